@@ -1,0 +1,5 @@
+//! Load generator, sweep, calibration and simulation.
+
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Puts a pair of engines and the router up on one machine, and says what a machine is worth.
+
+#![forbid(unsafe_code)]

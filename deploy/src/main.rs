@@ -1,0 +1,5 @@
+//! The front door: up, fetch, doctor.
+
+#![forbid(unsafe_code)]
+
+fn main() {}

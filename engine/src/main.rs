@@ -1,0 +1,5 @@
+//! One model replica behind an OpenAI-compatible endpoint.
+
+#![forbid(unsafe_code)]
+
+fn main() {}
