@@ -2,4 +2,38 @@
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use bench::sweep;
+use clap::{Parser, Subcommand};
+
+/// Measures a pair of engines and the router in front of them.
+#[derive(Debug, Parser)]
+#[command(name = "crossover-bench", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Climbs a ladder of concurrencies against one or several endpoints, interleaved.
+    Sweep(sweep::Args),
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Sweep(args) => sweep::run(args).await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            #[expect(clippy::print_stderr, reason = "the one place that tells why it failed")]
+            {
+                eprintln!("crossover-bench: {error}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -14,7 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("router", &[]),
     ("deploy", &[]),
     ("tests", &["bench", "deploy", "engine", "kernels", "router"]),
-    ("bench", &["engine", "kernels", "tests"]),
+    ("bench", &["engine", "kernels", "router", "tests"]),
 ];
 
 /// Words that stay in their rooms: (word, the paths that may say it).

@@ -1,0 +1,179 @@
+//! One streamed chat request, timed, through any OpenAI-compatible endpoint.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use crate::clock::Clock;
+use crate::sample::{Outcome, Sample};
+
+/// Where requests go.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub name: String,
+    /// Base address, without a path.
+    pub url: String,
+    pub model: String,
+    /// Sent with every request, for example `x-crossover-target`.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What to ask for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub prompt: u32,
+    pub text: String,
+    pub tokens_max: u32,
+    pub temperature: f64,
+    pub seed: u64,
+    pub ignore_eos: bool,
+}
+
+/// Sends requests, and keeps their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    clock: Clock,
+}
+
+/// A stream that has told nothing for this long is broken.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// An event longer than this is not one of ours.
+const EVENT_BYTES_MAX: usize = 1 << 20;
+
+impl Client {
+    pub fn new(clock: Clock) -> Self {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .connect_timeout(Duration::from_secs(5))
+            .read_timeout(SILENCE_MAX)
+            .pool_idle_timeout(Duration::from_secs(3))
+            .tcp_nodelay(true)
+            .build()
+            .expect("no TLS and no proxy are asked for, so nothing can fail");
+        Self { http, clock }
+    }
+
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Runs one request to its end. Never fails: what went wrong is in the sample.
+    pub async fn run(&self, target: &Target, ask: &Ask, due_ms: f64) -> Sample {
+        let mut sample = Sample {
+            target: target.name.clone(),
+            concurrency: 0,
+            round: 0,
+            prompt: ask.prompt,
+            due_ms,
+            sent_ms: self.clock.ms(),
+            first_ms: None,
+            end_ms: 0.0,
+            prompt_tokens: 0,
+            tokens: 0,
+            accepted: None,
+            text: String::new(),
+            outcome: Outcome::Error,
+            status: 0,
+            endpoint: None,
+            reason: None,
+        };
+        let mut request = self
+            .http
+            .post(format!("{}/v1/chat/completions", target.url))
+            .json(&body(&target.model, ask));
+        for (name, value) in &target.headers {
+            request = request.header(name, value);
+        }
+        if let Ok(answer) = request.send().await {
+            self.read(answer, &mut sample).await;
+        }
+        sample.end_ms = self.clock.ms();
+        sample
+    }
+
+    async fn read(&self, answer: reqwest::Response, sample: &mut Sample) {
+        let header = |name: &str| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
+        sample.endpoint = header("x-crossover-endpoint");
+        sample.reason = header("x-crossover-reason");
+        sample.status = answer.status().as_u16();
+        if !answer.status().is_success() {
+            let is_shed = matches!(sample.status, 429 | 503);
+            sample.outcome = if is_shed { Outcome::Shed } else { Outcome::Error };
+            return;
+        }
+        sample.outcome = Outcome::Broken;
+        let mut bytes = answer.bytes_stream();
+        let mut events = Events::default();
+        let mut hash = DefaultHasher::new();
+        while let Some(Ok(chunk)) = bytes.next().await {
+            let Some(found) = events.push(&chunk) else { return };
+            for event in found {
+                if event == "[DONE]" {
+                    sample.outcome = Outcome::Done;
+                    sample.text = format!("{:016x}", hash.finish());
+                    return;
+                }
+                let Ok(event) = serde_json::from_str::<Value>(&event) else { return };
+                if let Some(text) = event["choices"][0]["delta"]["content"].as_str()
+                    && !text.is_empty()
+                {
+                    sample.first_ms.get_or_insert_with(|| self.clock.ms());
+                    hash.write(text.as_bytes());
+                }
+                take_usage(&event["usage"], sample);
+            }
+        }
+    }
+}
+
+fn body(model: &str, ask: &Ask) -> Value {
+    json!({
+        "model": model,
+        "messages": [{ "role": "user", "content": ask.text }],
+        "max_tokens": ask.tokens_max,
+        "temperature": ask.temperature,
+        "seed": ask.seed,
+        "ignore_eos": ask.ignore_eos,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+    })
+}
+
+fn take_usage(usage: &Value, sample: &mut Sample) {
+    let count = |value: &Value| value.as_u64().and_then(|it| u32::try_from(it).ok());
+    if let Some(tokens) = count(&usage["completion_tokens"]) {
+        sample.tokens = tokens;
+        sample.prompt_tokens = count(&usage["prompt_tokens"]).unwrap_or(0);
+        sample.accepted = count(&usage["completion_tokens_details"]["accepted_prediction_tokens"]);
+    }
+}
+
+/// Cuts a byte stream into the data of server-sent events.
+#[derive(Debug, Default)]
+struct Events {
+    rest: Vec<u8>,
+}
+
+impl Events {
+    /// The events that `chunk` completes; `None` when the stream is not one of events.
+    fn push(&mut self, chunk: &[u8]) -> Option<Vec<String>> {
+        self.rest.extend_from_slice(chunk);
+        let mut found = Vec::new();
+        while let Some(end) = self.rest.iter().position(|&it| it == b'\n') {
+            let line: Vec<u8> = self.rest.drain(..=end).collect();
+            let line = String::from_utf8(line).ok()?;
+            if let Some(data) = line.trim_end().strip_prefix("data:") {
+                found.push(data.trim_start().to_owned());
+            }
+        }
+        (self.rest.len() <= EVENT_BYTES_MAX).then_some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests;
