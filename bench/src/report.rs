@@ -48,8 +48,9 @@ pub fn progress(round: u32, target: &Target, concurrency: u32, run: &Run) {
     #[expect(clippy::print_stderr, reason = "progress is for the person who waits")]
     {
         eprintln!(
-            "round {round}  {:>3} in flight  {:<12} {:8.1} tok/s  {:7.1} each  ttft {:6.0} ms  {} failed",
-            concurrency, target.name, cell.total, cell.each, cell.ttft_ms, cell.failures
+            "round {round}  {concurrency:>3} in flight  {:<12} {:8.1} tok/s  {:7.1} each  \
+             ttft {:6.0} ms  {} failed",
+            target.name, cell.total, cell.each, cell.ttft_ms, cell.failures
         );
     }
 }
