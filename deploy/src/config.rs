@@ -1,0 +1,3 @@
+//! What the front door was told: the environment, flags, and what follows from them.
+
+pub mod raw;
