@@ -181,9 +181,7 @@ fn sort(work: &Path, release: &Release, said: &str) -> FetchError {
     // pip repeats itself at every try: the first sentence that names the cause is enough.
     let names_it = |it: &&str| network.iter().any(|word| it.to_lowercase().contains(word));
     let line = said.split(" / ").find(names_it).unwrap_or(said);
-    FetchError::Offline {
-        detail: format!("pip says {}", line.chars().take(300).collect::<String>()),
-    }
+    FetchError::Offline { detail: line.chars().take(400).collect() }
 }
 
 /// Sizes of all files below `dir`, as far as they can be seen while another process works there.
