@@ -1,5 +1,12 @@
 //! How weights are stored: element types and block formats of GGUF and safetensors files.
 
+mod block;
+
+pub use block::dequantize;
+pub(crate) use block::{Block, unpack};
+
+use std::fmt;
+
 /// A storage format. Names and layouts follow the GGUF format page (ggml types) and, for the plain
 /// ones, the safetensors header.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -51,4 +58,43 @@ impl Dtype {
         }
         (len / self.block_len()).checked_mul(self.block_bytes())
     }
+
+    /// Weights of one block that share a scale.
+    pub const fn group_len(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q6_K => 16,
+            _ => 32,
+        }
+    }
+
+    /// Whether a group adds a minimum to its scaled integers.
+    pub const fn has_minimum(self) -> bool {
+        matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q4_K | Self::Q5_K)
+    }
 }
+
+/// Bytes that are not the stated weights.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LengthError {
+    pub dtype: Dtype,
+    /// Weights that were asked for.
+    pub len: usize,
+    /// Bytes that were given.
+    pub bytes: usize,
+}
+
+impl fmt::Display for LengthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dtype, len, bytes } = self;
+        match dtype.bytes(*len) {
+            Some(needed) => write!(f, "{len} weights as {dtype:?} are {needed} bytes, not {bytes}"),
+            None => write!(f, "{len} weights are not whole blocks of {dtype:?}"),
+        }
+    }
+}
+
+impl std::error::Error for LengthError {}
+
+#[cfg(test)]
+mod tests;
