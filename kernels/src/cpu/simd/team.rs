@@ -50,8 +50,8 @@ struct Job {
 }
 
 // SAFETY: `job` is written only by the thread that holds `running`, while `pending` is 0 and so no
-// other thread holds a chunk; it is read only by a thread that holds a chunk. `unclaimed` orders the
-// two (release on publishing, acquire on claiming). The body behind the pointer is `Sync`.
+// other thread holds a chunk; it is read only by a thread that holds a chunk. `unclaimed` orders
+// the two (release on publishing, acquire on claiming). The body behind the pointer is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer is used by whichever thread holds a chunk.
 unsafe impl Send for Shared {}
@@ -165,8 +165,8 @@ impl Team {
         }
     }
 
-    /// Cuts `out`, rows of `columns`, into windows of at most `window_rows` by `window_columns`, and
-    /// calls `body` once for each.
+    /// Cuts `out`, rows of `columns`, into windows of at most `window_rows` by `window_columns`,
+    /// and calls `body` once for each.
     pub fn run_windows<T: Send>(
         &self,
         out: &mut [T],
