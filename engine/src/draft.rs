@@ -5,8 +5,13 @@ use std::fmt;
 
 use crate::batch::ids::{SeqId, TokenId};
 
+pub mod depth;
 pub mod held;
 pub mod ngram;
+pub mod proposer;
+
+/// Drafts of one request in one step, whatever the depth table says.
+pub const DRAFTS_MAX: u32 = 16;
 
 /// A sequence that would like guesses.
 #[derive(Debug)]
@@ -22,6 +27,21 @@ pub struct Ask<'a> {
 pub struct Proposal {
     pub given: Vec<TokenId>,
     pub held: u32,
+}
+
+impl Proposal {
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.given.len()).expect("few drafts") + self.held
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn truncate(&mut self, len: u32) {
+        self.given.truncate(len as usize);
+        self.held = self.held.min(len);
+    }
 }
 
 /// Proposes what may follow.

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use engine::backend::Shape;
 use engine::batch::ids::{SeqId, TokenId};
-use engine::batch::planner::Budget;
 use engine::batch::sampling::Sampling;
-use engine::batch::sequence::Sequence;
-use engine::batch::step::{Engine, Event, Limits};
+use engine::batch::step::{Engine, Event, Limits, Request};
+use engine::draft::depth::Depth;
 use engine::draft::held::Held;
 use engine::draft::ngram::Ngram;
 use engine::draft::{Ask, Drafter, Proposal, Silent};
@@ -80,6 +79,7 @@ struct Day {
     cases: Vec<Case>,
     shape: Shape,
     limits: Limits,
+    depth: Depth,
 }
 
 fn day(seed: u64) -> Day {
@@ -87,20 +87,19 @@ fn day(seed: u64) -> Day {
     let page_tokens = rng.within(1, 6);
     let pages = 48_u32.div_ceil(page_tokens) + rng.within(1, 40);
     let cases = (0..rng.within(1, 12)).map(|_| case(&mut rng)).collect();
-    let budget = Budget { rows_max: rng.within(1, 40), drafts_max: rng.within(0, 16) };
-    let running_max = rng.within(1, 8) as usize;
     Day {
         cases,
         shape: Shape {
             pages,
             page_tokens,
             vocab: VOCAB,
-            rows_max: budget.rows_max,
-            lanes: 8,
+            rows_max: rng.within(1, 40),
+            lanes: rng.within(1, 8),
             held_max: 16,
             ahead_max: 0,
         },
-        limits: Limits { waiting_max: 64, running_max, budget },
+        limits: Limits { waiting_max: 64, tokens_max: 64, prompt_rows_max: rng.within(1, 40) },
+        depth: Depth::always(rng.within(0, 16)),
     }
 }
 
@@ -116,13 +115,14 @@ fn case(rng: &mut Rng) -> Case {
 struct Spent {
     steps: u32,
     rows: u64,
+    hits: u64,
 }
 
 /// Runs a day to its end and checks every text.
 fn run(day: &Day, drafter: Box<dyn Drafter>) -> Spent {
     let rows = Rc::new(Cell::new(0));
     let backend = HashBackend::new(day.shape, Rc::clone(&rows));
-    let mut engine = Engine::new(day.limits, Box::new(backend), drafter);
+    let mut engine = Engine::new(day.limits, Box::new(backend), drafter, day.depth.clone());
     let mut texts: BTreeMap<SeqId, Vec<TokenId>> = BTreeMap::new();
     let mut done = 0;
     for step in 0..20_000 {
@@ -130,15 +130,24 @@ fn run(day: &Day, drafter: Box<dyn Drafter>) -> Spent {
             let id = SeqId(index as u64);
             let new_max = u32::try_from(case.text.len()).unwrap();
             let sampling = Arc::new(Sampling { seed: case.seed, ..Sampling::greedy() });
-            let sequence = Sequence::new(id, sampling, case.prompt.clone(), new_max);
-            engine.submit(sequence).unwrap();
+            let prompt = case.prompt.clone();
+            let request = Request {
+                id,
+                prompt,
+                new_max,
+                sampling,
+                priority: 0,
+                speculate: true,
+                guide: None,
+            };
+            engine.submit(request).unwrap();
         }
         let mut events = Vec::new();
         engine.step(&mut events).unwrap();
         for event in events {
             match event {
-                Event::Tokens { seq, tokens } => texts.entry(seq).or_default().extend(tokens),
-                Event::Done { seq } => {
+                Event::Tokens { seq, tokens, .. } => texts.entry(seq).or_default().extend(tokens),
+                Event::Done { seq, .. } => {
                     let case = &day.cases[usize::try_from(seq.0).unwrap()];
                     assert_eq!(texts[&seq], case.text, "{seq:?}");
                     done += 1;
@@ -146,8 +155,8 @@ fn run(day: &Day, drafter: Box<dyn Drafter>) -> Spent {
             }
         }
         if done == day.cases.len() {
-            assert!(engine.is_idle());
-            return Spent { steps: step, rows: rows.get() };
+            engine.check_idle();
+            return Spent { steps: step, rows: rows.get(), hits: engine.load().counts.prefix_hits };
         }
     }
     panic!("the day never ended");
@@ -182,6 +191,6 @@ fn a_right_draft_is_computed_once() {
         let oracle = Oracle { cases: day.cases.clone(), wrong_percent: 0, rng: Rng::new(seed) };
         let spent = run(&day, Box::new(oracle));
         let needed: usize = day.cases.iter().map(|it| it.prompt.len() + it.text.len() - 1).sum();
-        assert_eq!(spent.rows, needed as u64, "seed {seed}");
+        assert_eq!(spent.rows + spent.hits, needed as u64, "seed {seed}");
     }
 }

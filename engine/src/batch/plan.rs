@@ -52,6 +52,15 @@ pub struct Entry {
     pub pages: Range<usize>,
 }
 
+impl StepPlan {
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.pages.clear();
+        self.masks.clear();
+        self.entries.clear();
+    }
+}
+
 impl Entry {
     /// Rows the model reads for this entry.
     pub fn rows(&self) -> u32 {

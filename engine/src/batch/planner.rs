@@ -2,115 +2,285 @@
 
 use std::sync::Arc;
 
-use crate::batch::pages::PagePool;
+use crate::backend::Shape;
+use crate::batch::guide::{Guide, Stuck};
+use crate::batch::ids::TokenId;
+use crate::batch::load::Counts;
+use crate::batch::pages::{Found, PagePool};
 use crate::batch::plan::{Entry, StepPlan};
+use crate::batch::running::{Next, Running, Sent, Tenure};
 use crate::batch::sequence::Sequence;
-use crate::draft::{Ask, Drafter, Proposal};
+use crate::draft::proposer::Proposer;
+use crate::draft::{Ask, Proposal};
 
-/// What one step may spend.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    pub rows_max: u32,
-    pub drafts_max: u32,
+/// What a plan is made from. Rows and pages go to sequences in their order, so the first always
+/// gets on: if pages are short the last gives up its own and waits to read its text again.
+pub(super) struct Planner<'a> {
+    pub(super) running: &'a mut Running,
+    pub(super) pool: &'a mut PagePool,
+    pub(super) proposer: &'a mut Proposer,
+    pub(super) counts: &'a mut Counts,
+    /// The number of this plan.
+    pub(super) step: u64,
+    pub(super) shape: Shape,
+    /// Rows that prompts may take beside decoding sequences.
+    pub(super) prompt_rows_max: u32,
+    /// What is on its way, by lane.
+    pub(super) sent: Vec<Option<Sent>>,
+    /// Rows of each lane's own tokens, as far as they are given out.
+    pub(super) fed: Vec<u32>,
+    pub(super) outcome: Outcome,
 }
 
-/// Fills `plan` for the sequences in `running`, oldest first.
-pub fn plan(
-    running: &mut [Sequence],
-    pool: &mut PagePool,
-    drafter: &mut dyn Drafter,
-    budget: Budget,
-    plan: &mut StepPlan,
-) {
-    plan.rows.clear();
-    plan.pages.clear();
-    plan.masks.clear();
-    plan.entries.clear();
-    let (fed, rows_left) = share_rows(running, pool, budget.rows_max);
-    let drafts = ask_drafts(running, &fed, pool, drafter, budget.drafts_max.min(rows_left));
-    for (lane, ((sequence, &fed), drafts)) in (0..).zip(running.iter().zip(&fed).zip(&drafts)) {
-        if 0 < fed {
-            push_entry(plan, lane, sequence, fed, drafts);
+/// What else came of making a plan.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Sequences that gave up their pages.
+    pub(super) preempted: Vec<Sequence>,
+    /// Lanes whose guide cannot go on.
+    pub(super) stuck: Vec<(u32, Stuck)>,
+    /// A sequence could not go on, and another would have had to give up pages while its rows are
+    /// on their way: those are to be read first.
+    pub(super) is_short: bool,
+}
+
+impl Planner<'_> {
+    /// Fills `plan`.
+    pub(super) fn plan(mut self, plan: &mut StepPlan) -> Outcome {
+        plan.clear();
+        self.trim();
+        let mut left = self.shape.rows_max;
+        self.share_decoding(&mut left);
+        self.share_prompts(&mut left);
+        let mut drafts = self.ask_drafts(left);
+        let order: Vec<u32> = self.running.order().collect();
+        for lane in order {
+            if 0 < self.fed[lane as usize] {
+                self.push_entry(plan, lane, std::mem::take(&mut drafts[lane as usize]));
+            }
+        }
+        self.outcome
+    }
+
+    /// Takes back pages that were there for drafts only.
+    fn trim(&mut self) {
+        for lane in 0..self.sent.len() {
+            let Some(tenure) = self.running.get_mut(lane_of(lane)) else { continue };
+            let sent = self.sent[lane].map_or(0, |it| it.fed + it.choices_max.saturating_sub(1));
+            let slots = tenure.sequence.computed() + sent;
+            self.pool.trim(&mut tenure.sequence.table, slots);
         }
     }
-}
 
-/// Rows for the sequences' own tokens. A decoding sequence never waits for another's prompt.
-fn share_rows(running: &mut [Sequence], pool: &mut PagePool, rows_max: u32) -> (Vec<u32>, u32) {
-    let mut fed = vec![0; running.len()];
-    let mut left = rows_max;
-    for is_prompt in [false, true] {
-        for (index, sequence) in running.iter_mut().enumerate() {
-            if (1 < sequence.behind()) != is_prompt || left == 0 {
+    /// A row for each sequence that is one token behind: none waits for another's prompt.
+    fn share_decoding(&mut self, left: &mut u32) {
+        let order: Vec<u32> = self.running.order().collect();
+        for lane in order {
+            let Some(tenure) = self.running.get(lane) else { continue };
+            let Next::Decode { start_max, .. } = tenure.next(self.sent[lane as usize]) else {
+                continue;
+            };
+            if 0 < *left && self.make_room(lane, start_max + 1, left) {
+                self.fed[lane as usize] = 1;
+                *left -= 1;
+            }
+        }
+    }
+
+    /// Rows for prompts, in order, so that a long one ends; few while others decode, so that the
+    /// step stays short.
+    fn share_prompts(&mut self, left: &mut u32) {
+        let decoding = self.fed.iter().any(|&it| 0 < it);
+        let mut prompt_left = if decoding { self.prompt_rows_max } else { u32::MAX };
+        let order: Vec<u32> = self.running.order().collect();
+        for lane in order {
+            let rows_max = prompt_left.min(*left);
+            let is_open = self.fed[lane as usize] == 0 && self.running.get(lane).is_some();
+            if rows_max == 0 || !is_open || self.find_pages(lane) {
                 continue;
             }
-            let rows = sequence.behind().min(left);
-            let slots = sequence.computed() + rows;
-            if pool.reserve(&mut sequence.pages, slots) {
-                fed[index] = rows;
-                left -= rows;
+            let tenure = self.running.get(lane).expect("seen above");
+            let (start, behind) = match tenure.next(self.sent[lane as usize]) {
+                Next::Read { start, behind } => (start, behind),
+                // All but one token were found just now.
+                Next::Decode { start, .. } if !tenure.started => (start, 1),
+                Next::Decode { .. } | Next::Wait => continue,
+            };
+            let rows = behind.min(rows_max);
+            if self.make_room(lane, start + rows, left) {
+                self.fed[lane as usize] = rows;
+                *left -= rows;
+                prompt_left -= rows;
+                let sequence = &mut self.running.get_mut(lane).expect("seen above").sequence;
+                let end = (start + rows) as usize;
+                let (table, tokens) = sequence.table_and_tokens();
+                self.pool.publish(table, &tokens[..end], self.step);
             }
         }
     }
-    (fed, left)
-}
 
-/// Drafts ride on rows and pages that nothing else wants, in equal shares.
-fn ask_drafts(
-    running: &mut [Sequence],
-    fed: &[u32],
-    pool: &mut PagePool,
-    drafter: &mut dyn Drafter,
-    rows_left: u32,
-) -> Vec<Proposal> {
-    let mut all = vec![Proposal::default(); running.len()];
-    let reaches_end = |index: &usize| 0 < fed[*index] && fed[*index] == running[*index].behind();
-    let askers: Vec<usize> = (0..running.len()).filter(reaches_end).collect();
-    let share = rows_left / u32::try_from(askers.len()).expect("bounded by running_max").max(1);
-    if share == 0 {
-        return all;
+    /// Takes the pages that others filled with this text's start. True if more of them will be
+    /// there after this step, so that reading the same tokens now would be work done twice.
+    fn find_pages(&mut self, lane: u32) -> bool {
+        let tenure = self.running.get_mut(lane).expect("the caller saw it");
+        !tenure.started && tenure.sequence.find_pages(self.pool, self.step) == Found::Soon
     }
-    let ask = |&index: &usize| {
-        let sequence = &running[index];
-        let wanted = sequence.drafts_max().min(share);
-        Ask { seq: sequence.id, tokens: sequence.tokens(), wanted }
-    };
-    let asks: Vec<Ask<'_>> = askers.iter().map(ask).collect();
-    let mut proposals = vec![Proposal::default(); asks.len()];
-    drafter.propose(&asks, &mut proposals);
-    let wanted: Vec<u32> = asks.iter().map(|it| it.wanted).collect();
-    for ((index, wanted), mut proposal) in askers.into_iter().zip(wanted).zip(proposals) {
-        proposal.given.truncate(wanted as usize);
-        let given = u32::try_from(proposal.given.len()).expect("at most wanted");
-        proposal.held = proposal.held.min(wanted - given);
-        let sequence = &mut running[index];
-        let slots = sequence.len() + given + proposal.held;
-        if pool.reserve(&mut sequence.pages, slots) {
-            all[index] = proposal;
+
+    /// Makes `slots` slots; takes them from the sequences behind it in the order if it must.
+    fn make_room(&mut self, lane: u32, slots: u32, left: &mut u32) -> bool {
+        loop {
+            let sequence = &mut self.running.get_mut(lane).expect("the caller saw it").sequence;
+            if self.pool.reserve(&mut sequence.table, slots) {
+                return true;
+            }
+            let last = self.running.last().expect("at least this one runs");
+            if last == lane {
+                return false;
+            }
+            if self.sent.iter().any(Option::is_some) {
+                self.outcome.is_short = true;
+                return false;
+            }
+            let mut preempted = self.running.remove(last);
+            *left += std::mem::take(&mut self.fed[last as usize]);
+            preempted.rewind(self.pool);
+            self.counts.preemptions += 1;
+            self.outcome.preempted.push(preempted);
         }
     }
-    all
+
+    /// Drafts ride on rows and pages that nothing else wants, in equal shares. Only a sequence
+    /// that chose its last token on this lane gets any: a backend guesses from where it stands.
+    fn ask_drafts(&mut self, left: u32) -> Vec<Proposal> {
+        let mut all = vec![Proposal::default(); self.running.lanes()];
+        let decodes = |(lane, it): &(u32, &Tenure)| it.is_decoding(self.sent[*lane as usize]);
+        let decoding: Vec<u32> = self.running.all().filter(decodes).map(|(lane, _)| lane).collect();
+        let depth = self.proposer.next_depth(u32::try_from(decoding.len()).expect("a lane each"));
+        let wants = |lane: &u32| {
+            let id = self.running.get(*lane).expect("it decodes").sequence.id;
+            0 < self.fed[*lane as usize] && self.proposer.wants(id)
+        };
+        let askers: Vec<u32> = decoding.into_iter().filter(wants).collect();
+        let share = left / u32::try_from(askers.len()).expect("a lane each").max(1);
+        let wanted_max = depth.min(share);
+        if wanted_max == 0 {
+            return all;
+        }
+        let asks: Vec<Ask<'_>> =
+            askers.iter().map(|&lane| ask(self.running, &self.sent, lane, wanted_max)).collect();
+        let proposals = self.proposer.propose(&asks, self.shape.held_max);
+        for (lane, proposal) in askers.into_iter().zip(proposals) {
+            all[lane as usize] = self.fit(lane, proposal);
+        }
+        all
+    }
+
+    /// Cuts drafts that have no room or cannot be accepted.
+    fn fit(&mut self, lane: u32, mut proposal: Proposal) -> Proposal {
+        let tenure = self.running.get_mut(lane).expect("it asked");
+        let Next::Decode { start_max, .. } = tenure.next(self.sent[lane as usize]) else {
+            return Proposal::default();
+        };
+        let sequence = &mut tenure.sequence;
+        if sequence.guide.is_some() {
+            proposal.held = 0;
+        }
+        // A token that ends the text is chosen, never followed.
+        let ends = proposal.given.iter().position(|&it| sequence.stops_at(it));
+        proposal.given.truncate(ends.unwrap_or(usize::MAX));
+        if !self.pool.reserve(&mut sequence.table, start_max + 1 + proposal.len()) {
+            let slots = sequence.table.len() * self.pool.page_tokens();
+            proposal.truncate(slots - (start_max + 1));
+        }
+        proposal
+    }
+
+    fn push_entry(&mut self, plan: &mut StepPlan, lane: u32, mut drafts: Proposal) {
+        let fed = self.fed[lane as usize];
+        let tenure = self.running.get_mut(lane).expect("it has rows");
+        let (start, chained, behind) = match tenure.next(self.sent[lane as usize]) {
+            Next::Decode { start, chained, .. } => (start, chained, 1),
+            Next::Read { start, behind } => (start, false, behind),
+            Next::Wait => return,
+        };
+        let is_reading = !tenure.is_decoding(self.sent[lane as usize]);
+        let chooses = fed == behind;
+        let sequence = &mut tenure.sequence;
+        if chooses && let Some(guide) = &mut sequence.guide {
+            match mask_rows(guide.as_mut(), &mut drafts.given, self.shape.vocab) {
+                Ok(masks) => plan.masks.extend(masks),
+                Err(stuck) => return self.outcome.stuck.push((lane, stuck)),
+            }
+        }
+        if !chained {
+            plan.rows.extend_from_slice(&sequence.tokens()[start as usize..][..fed as usize]);
+        }
+        plan.rows.extend_from_slice(&drafts.given);
+        let pages_start = plan.pages.len();
+        plan.pages.extend_from_slice(sequence.table.pages());
+        let entry = Entry {
+            seq: sequence.id,
+            lane,
+            start,
+            fed,
+            chained,
+            given: drafts.len() - drafts.held,
+            held: drafts.held,
+            chooses,
+            masked: chooses && sequence.guide.is_some(),
+            outputs_start: sequence.prompt_len(),
+            sampling: Arc::clone(&sequence.sampling),
+            pages: pages_start..plan.pages.len(),
+        };
+        if sequence.cached.is_none() {
+            sequence.cached = Some(sequence.computed());
+            self.counts.prefix_queries += u64::from(sequence.len());
+            self.counts.prefix_hits += u64::from(sequence.computed());
+        }
+        tenure.started = true;
+        self.counts.rows += u64::from(entry.rows());
+        self.counts.prompt_rows += u64::from(if is_reading { fed } else { 0 });
+        plan.entries.push(entry);
+    }
 }
 
-fn push_entry(plan: &mut StepPlan, lane: u32, sequence: &Sequence, fed: u32, drafts: &Proposal) {
-    let start = sequence.computed();
-    let own = &sequence.tokens()[start as usize..][..fed as usize];
-    plan.rows.extend_from_slice(own);
-    plan.rows.extend_from_slice(&drafts.given);
-    let pages_start = plan.pages.len();
-    plan.pages.extend_from_slice(&sequence.pages);
-    plan.entries.push(Entry {
-        seq: sequence.id,
-        lane,
-        start,
-        fed,
-        chained: false,
-        given: u32::try_from(drafts.given.len()).expect("bounded by the row budget"),
-        held: drafts.held,
-        chooses: fed == sequence.behind(),
-        masked: false,
-        outputs_start: sequence.prompt_len(),
-        sampling: Arc::clone(&sequence.sampling),
-        pages: pages_start..plan.pages.len(),
-    });
+fn ask<'a>(running: &'a Running, sent: &[Option<Sent>], lane: u32, wanted_max: u32) -> Ask<'a> {
+    let sequence = &running.get(lane).expect("it decodes").sequence;
+    // The step itself brings one token more than it accepts, and so may the one before.
+    let pending = sent[lane as usize].map_or(0, |it| it.choices_max);
+    let room = sequence.len_max() - sequence.len() - pending - 1;
+    Ask { seq: sequence.id, tokens: sequence.tokens(), wanted: room.min(wanted_max) }
+}
+
+/// A mask for the row before each draft and for the one after the last. Drafts that the guide
+/// does not allow, or that nothing may follow, are cut.
+fn mask_rows(
+    guide: &mut dyn Guide,
+    drafts: &mut Vec<TokenId>,
+    vocab: u32,
+) -> Result<Vec<u32>, Stuck> {
+    let words = vocab.div_ceil(32) as usize;
+    let mut masks = vec![0; words];
+    guide.allow(&mut masks)?;
+    let mut kept = 0;
+    for &draft in drafts.iter() {
+        if !guide.advance(draft) {
+            break;
+        }
+        kept += 1;
+        let mut mask = vec![0; words];
+        if guide.is_complete() || guide.allow(&mut mask).is_err() {
+            kept -= 1;
+            guide.rewind(1);
+            break;
+        }
+        masks.extend(mask);
+    }
+    drafts.truncate(kept);
+    guide.rewind(u32::try_from(kept).expect("few drafts"));
+    Ok(masks)
+}
+
+fn lane_of(index: usize) -> u32 {
+    u32::try_from(index).expect("lanes are counted in u32")
 }

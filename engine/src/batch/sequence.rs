@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::batch::ids::{PageId, SeqId, TokenId};
+use crate::batch::guide::{Guide, Stuck};
+use crate::batch::ids::{SeqId, TokenId};
+use crate::batch::pages::{Found, PagePool, PageTable};
 use crate::batch::sampling::Sampling;
+use crate::batch::step::Finish;
 
 /// A request in the engine.
 ///
@@ -13,58 +16,118 @@ use crate::batch::sampling::Sampling;
 pub struct Sequence {
     pub id: SeqId,
     pub sampling: Arc<Sampling>,
+    pub(super) place: Place,
+    pub(super) guide: Option<Box<dyn Guide>>,
+    pub(super) table: PageTable,
+    /// Prompt tokens that were found in pages when it first ran.
+    pub(super) cached: Option<u32>,
     tokens: Vec<TokenId>,
     prompt_len: u32,
     len_max: u32,
     computed: u32,
-    pub(super) pages: Vec<PageId>,
+}
+
+/// Who goes first: the lower priority number, then who came first. No two requests share one.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Place {
+    pub priority: i32,
+    pub arrival: u64,
 }
 
 impl Sequence {
-    pub fn new(id: SeqId, sampling: Arc<Sampling>, prompt: Vec<TokenId>, new_max: u32) -> Self {
+    pub(super) fn new(
+        id: SeqId,
+        place: Place,
+        sampling: Arc<Sampling>,
+        guide: Option<Box<dyn Guide>>,
+        prompt: Vec<TokenId>,
+        new_max: u32,
+    ) -> Self {
         assert!(!prompt.is_empty(), "a sequence starts from at least one token");
         assert!(0 < new_max, "a sequence asks for at least one token");
         let prompt_len = u32::try_from(prompt.len()).expect("prompts are bounded at admission");
-        let len_max = prompt_len + new_max;
-        Self { id, sampling, tokens: prompt, prompt_len, len_max, computed: 0, pages: Vec::new() }
+        Self {
+            id,
+            sampling,
+            place,
+            guide,
+            table: PageTable::default(),
+            cached: None,
+            tokens: prompt,
+            prompt_len,
+            len_max: prompt_len + new_max,
+            computed: 0,
+        }
     }
 
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    pub fn generated(&self) -> &[TokenId] {
-        &self.tokens[self.prompt_len as usize..]
-    }
-
     pub fn len(&self) -> u32 {
         u32::try_from(self.tokens.len()).expect("bounded by len_max")
-    }
-
-    pub fn prompt_len(&self) -> u32 {
-        self.prompt_len
     }
 
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
+    pub fn prompt_len(&self) -> u32 {
+        self.prompt_len
+    }
+
+    pub fn len_max(&self) -> u32 {
+        self.len_max
+    }
+
     pub fn computed(&self) -> u32 {
         self.computed
     }
 
-    /// Tokens the model has not read yet. One behind is what others call decoding.
-    pub fn behind(&self) -> u32 {
-        self.len() - self.computed
+    /// The tokens that the pages hold.
+    pub fn read(&self) -> &[TokenId] {
+        &self.tokens[..self.computed as usize]
     }
 
-    /// How many drafts are worth a row: the step itself yields one token more than it accepts.
-    pub fn drafts_max(&self) -> u32 {
-        (self.len_max - self.len()).saturating_sub(1)
+    /// Whether `token` ends the text.
+    pub fn stops_at(&self, token: TokenId) -> bool {
+        self.sampling.stop_tokens.contains(&token)
     }
 
-    pub fn is_done(&self) -> bool {
-        self.len() == self.len_max
+    pub(super) fn table_and_tokens(&mut self) -> (&mut PageTable, &[TokenId]) {
+        (&mut self.table, &self.tokens)
+    }
+
+    /// Takes the pages that already hold its start; before it has read anything itself.
+    pub(super) fn find_pages(&mut self, pool: &mut PagePool, step: u64) -> Found {
+        loop {
+            match pool.find(&mut self.table, &self.tokens, step) {
+                Found::Now => self.computed += pool.page_tokens(),
+                other => return other,
+            }
+        }
+    }
+
+    /// How many of `chosen` the text takes, and why it ends there, if it does. Moves the guide.
+    pub(super) fn end(&mut self, chosen: &[TokenId]) -> (usize, Option<Finish>) {
+        for (at, &token) in chosen.iter().enumerate() {
+            let guide = self.guide.as_mut();
+            let allowed = guide.is_none_or(|it| it.advance(token));
+            if self.stops_at(token) {
+                return (at + 1, Some(Finish::Stop(token)));
+            }
+            if !allowed {
+                let detail = format!("token {} was chosen against the mask", token.0);
+                return (at, Some(Finish::Stuck(Stuck { detail })));
+            }
+            if self.guide.as_ref().is_some_and(|it| it.is_complete()) {
+                return (at + 1, Some(Finish::Complete));
+            }
+            if self.tokens.len() + at + 1 == self.len_max as usize {
+                return (at + 1, Some(Finish::Length));
+            }
+        }
+        (chosen.len(), None)
     }
 
     /// The model read `fed` more tokens and then chose `chosen` (empty in the middle of a prompt).
@@ -76,9 +139,9 @@ impl Sequence {
         assert!(self.len() <= self.len_max);
     }
 
-    /// Gives up the pages; the tokens stay, and the model will read them again.
-    pub(super) fn rewind(&mut self) -> Vec<PageId> {
+    /// Gives the pages back; the tokens stay, and the model will read them again.
+    pub(super) fn rewind(&mut self, pool: &mut PagePool) {
+        pool.release(&mut self.table);
         self.computed = 0;
-        std::mem::take(&mut self.pages)
     }
 }

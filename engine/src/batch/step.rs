@@ -1,148 +1,393 @@
-//! The loop body: admit, plan, run, commit.
+//! The loop body: admit, plan, submit, collect, commit.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, Shape};
+use crate::batch::guide::{Guide, Stuck};
 use crate::batch::ids::{SeqId, TokenId};
+use crate::batch::load::{Counts, EngineLoad};
 use crate::batch::pages::PagePool;
-use crate::batch::plan::{StepChoices, StepPlan};
-use crate::batch::planner::{self, Budget};
-use crate::batch::sequence::Sequence;
+use crate::batch::plan::{Entry, StepChoices, StepPlan, TokenLogprobs};
+use crate::batch::planner::{Outcome, Planner};
+use crate::batch::running::{Running, Sent};
+use crate::batch::sampling::Sampling;
+use crate::batch::sequence::{Place, Sequence};
 use crate::draft::Drafter;
+use crate::draft::depth::Depth;
+use crate::draft::proposer::Proposer;
 
-/// What the engine tells the outside after a step.
-#[derive(Debug, PartialEq)]
-pub enum Event {
-    Tokens { seq: SeqId, tokens: Vec<TokenId> },
-    Done { seq: SeqId },
-}
-
-/// Why a request was not taken.
-#[derive(Debug, PartialEq)]
-pub enum Refused {
-    QueueFull,
-    TooLong,
-}
-
-/// All bounds of an engine, fixed when it starts.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub waiting_max: usize,
-    pub running_max: usize,
-    pub budget: Budget,
-}
-
+/// The step loop over one backend.
 #[derive(Debug)]
 pub struct Engine {
     limits: Limits,
-    waiting: VecDeque<Sequence>,
-    running: Vec<Sequence>,
+    shape: Shape,
+    waiting: BTreeMap<Place, Sequence>,
+    running: Running,
     pool: PagePool,
-    drafter: Box<dyn Drafter>,
+    proposer: Proposer,
     backend: Box<dyn Backend>,
+    /// Submitted and not collected, the oldest first.
+    flights: VecDeque<Vec<Ticket>>,
+    /// Plans that may be in flight while the next is made.
+    ahead: usize,
+    arrivals: u64,
+    counts: Counts,
     plan: StepPlan,
     choices: StepChoices,
 }
 
+/// Bounds of an engine that its backend does not set. Fixed when it starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests in the queue.
+    pub waiting_max: usize,
+    /// Tokens of a text, prompt included: what the model was made for. The pages may allow less.
+    pub tokens_max: u32,
+    /// Rows of prompts in a step in which others decode.
+    pub prompt_rows_max: u32,
+}
+
+/// What is asked of the engine.
+#[derive(Debug)]
+pub struct Request {
+    /// Never used before.
+    pub id: SeqId,
+    pub prompt: Vec<TokenId>,
+    /// Tokens to write at most.
+    pub new_max: u32,
+    pub sampling: Arc<Sampling>,
+    /// Lower is sooner. Equal ones go by arrival.
+    pub priority: i32,
+    /// Whether drafts may be made for it.
+    pub speculate: bool,
+    pub guide: Option<Box<dyn Guide>>,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Refused {
+    /// Later there may be room.
+    QueueFull,
+    /// Prompt and `new_max` together are more than `tokens_max`.
+    TooLong { tokens_max: u32 },
+    /// The prompt has no token, or none is asked for.
+    Empty,
+    /// The prompt has a token that the model does not know.
+    UnknownToken(TokenId),
+}
+
+/// What the engine tells the outside after a step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Tokens {
+        seq: SeqId,
+        tokens: Vec<TokenId>,
+        /// One for each token if they were asked for, else none.
+        logprobs: Vec<TokenLogprobs>,
+        /// Drafts that were made for this step.
+        drafted: u32,
+        /// How many of `tokens` are drafts that were accepted.
+        kept: u32,
+    },
+    /// The request is gone from the engine.
+    Done {
+        seq: SeqId,
+        reason: Finish,
+        /// Prompt tokens that were found in the pages of earlier requests.
+        cached: u32,
+    },
+}
+
+/// Why a text ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finish {
+    /// This stop token was chosen; it is the last of the tokens. Before all other reasons.
+    Stop(TokenId),
+    /// The guide allows nothing more.
+    Complete,
+    /// `new_max` tokens stand.
+    Length,
+    /// The guide could not go on.
+    Stuck(Stuck),
+}
+
+/// What was submitted for one entry, to make sense of what comes back.
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    lane: u32,
+    /// The tenure it belongs to: if another has the lane now, nobody waits for the result.
+    tenure: u64,
+    fed: u32,
+    drafts: u32,
+    choices_max: u32,
+    logprobs: bool,
+}
+
 impl Engine {
-    pub fn new(limits: Limits, backend: Box<dyn Backend>, drafter: Box<dyn Drafter>) -> Self {
+    pub fn new(
+        limits: Limits,
+        backend: Box<dyn Backend>,
+        drafter: Box<dyn Drafter>,
+        depth: Depth,
+    ) -> Self {
         let shape = backend.shape();
+        assert!(shape.ahead_max <= 1, "the loop runs at most one plan ahead");
+        assert!(0 < limits.prompt_rows_max && 0 < shape.rows_max && 0 < shape.lanes);
+        let ahead = if drafter.reads_tokens() { 0 } else { shape.ahead_max as usize };
         Self {
             limits,
-            waiting: VecDeque::new(),
-            running: Vec::new(),
+            shape,
+            waiting: BTreeMap::new(),
+            running: Running::new(shape.lanes),
             pool: PagePool::new(shape.pages, shape.page_tokens),
-            drafter,
+            proposer: Proposer::new(drafter, depth),
             backend,
+            flights: VecDeque::new(),
+            ahead,
+            arrivals: 0,
+            counts: Counts::default(),
             plan: StepPlan::default(),
             choices: StepChoices::default(),
         }
     }
 
-    pub fn submit(&mut self, sequence: Sequence) -> Result<(), Refused> {
-        let slots = self.pool.total() * self.pool.page_tokens();
-        if slots <= sequence.len() + sequence.drafts_max() {
-            return Err(Refused::TooLong);
+    pub fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        let tokens_max = self.tokens_max();
+        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        if prompt_len == 0 || request.new_max == 0 {
+            return Err(Refused::Empty);
         }
-        if self.waiting.len() == self.limits.waiting_max {
+        if tokens_max < prompt_len.saturating_add(request.new_max) {
+            return Err(Refused::TooLong { tokens_max });
+        }
+        if let Some(token) = request.prompt.iter().find(|it| self.shape.vocab <= it.0) {
+            return Err(Refused::UnknownToken(*token));
+        }
+        if self.limits.waiting_max <= self.waiting.len() {
             return Err(Refused::QueueFull);
         }
-        self.waiting.push_back(sequence);
+        if !request.speculate {
+            self.proposer.decline(request.id);
+        }
+        self.arrivals += 1;
+        let place = Place { priority: request.priority, arrival: self.arrivals };
+        let Request { id, prompt, new_max, sampling, guide, .. } = request;
+        self.waiting.insert(place, Sequence::new(id, place, sampling, guide, prompt, new_max));
         Ok(())
     }
 
+    /// The longest text, prompt included, that a request may ask for.
+    pub fn tokens_max(&self) -> u32 {
+        // The last token of a text is never fed, so it needs no slot.
+        let slots = self.pool.total().saturating_mul(self.pool.page_tokens());
+        self.limits.tokens_max.min(slots.saturating_add(1))
+    }
+
+    /// Forgets a request; its pages are free at once. False if it is not here (any more).
+    pub fn abort(&mut self, seq: SeqId) -> bool {
+        let lane = self.running.all().find(|(_, it)| it.sequence.id == seq).map(|(lane, _)| lane);
+        if let Some(lane) = lane {
+            self.remove(lane);
+            return true;
+        }
+        let place = self.waiting.values().find(|it| it.id == seq).map(|it| it.place);
+        if let Some(place) = place {
+            self.waiting.remove(&place);
+            self.proposer.forget(seq);
+        }
+        place.is_some()
+    }
+
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.is_empty() && self.running.is_empty() && self.flights.is_empty()
+    }
+
+    pub fn load(&self) -> EngineLoad {
+        let sent = self.sent();
+        let decoding = self.running.all().filter(|(lane, it)| it.is_decoding(sent[*lane as usize]));
+        let count = |it: usize| u32::try_from(it).expect("bounded by limits");
+        EngineLoad {
+            running: count(self.running.len()),
+            waiting: count(self.waiting.len()),
+            decoding: count(decoding.count()),
+            pages_total: self.pool.total(),
+            pages_used: self.pool.total() - self.pool.free(),
+            pages_cached: self.pool.cached(),
+            depth: self.proposer.depth(),
+            counts: self.counts,
+            drafts: self.proposer.counts(),
+        }
+    }
+
+    /// Stops the process if anything is left behind while nobody is here.
+    pub fn check_idle(&self) {
+        assert!(self.is_idle(), "only an idle engine is expected to be clean");
+        self.pool.check_idle();
     }
 
     /// Runs one step and appends what happened to `events`.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<(), BackendError> {
         self.admit();
-        self.plan_or_preempt();
-        if self.plan.entries.is_empty() {
-            return Ok(());
+        let flying = self.flights.len();
+        let outcome = self.make_plan();
+        let is_planned = !self.plan.entries.is_empty();
+        if is_planned {
+            self.counts.steps += 1;
+            self.backend.submit(&self.plan)?;
+            self.flights.push_back(self.tickets());
         }
-        self.choices.clear();
-        self.backend.submit(&self.plan)?;
-        self.backend.collect(&mut self.choices)?;
-        self.commit(events);
+        let is_stalled = !is_planned && flying == 0 && outcome.stuck.is_empty();
+        assert!(!is_stalled || self.running.is_empty(), "the first in order always gets on");
+        for sequence in outcome.preempted {
+            self.waiting.insert(sequence.place, sequence);
+        }
+        for (lane, stuck) in outcome.stuck {
+            self.finish(lane, Finish::Stuck(stuck), events);
+        }
+        let ahead = if is_planned && !outcome.is_short { self.ahead } else { 0 };
+        while ahead < self.flights.len() {
+            self.choices.clear();
+            self.backend.collect(&mut self.choices)?;
+            self.commit(events);
+        }
         self.check();
         Ok(())
     }
 
+    /// Gives lanes to those whose text so far has room beside what the running ones still read.
     fn admit(&mut self) {
-        while self.running.len() < self.limits.running_max {
-            let Some(sequence) = self.waiting.pop_front() else { return };
-            self.running.push(sequence);
+        while !self.running.is_full() {
+            let Some(first) = self.waiting.first_entry() else { return };
+            let mut sequence = first.remove();
+            sequence.find_pages(&mut self.pool, self.counts.steps + 1);
+            let missing =
+                |it: &Sequence| self.pool.pages_for(it.len()).saturating_sub(it.table.len());
+            // A page for the next token of each as well, or it would be preempted again at once.
+            let others = self.running.all().map(|(_, it)| missing(&it.sequence) + 1).sum::<u32>();
+            if !self.running.is_empty() && self.pool.free() < others + missing(&sequence) {
+                sequence.rewind(&mut self.pool);
+                self.waiting.insert(sequence.place, sequence);
+                return;
+            }
+            self.running.start(sequence);
         }
     }
 
-    /// Plans; if no one could get pages, takes them from the youngest and plans again.
-    fn plan_or_preempt(&mut self) {
-        let budget = self.limits.budget;
-        loop {
-            let drafter = self.drafter.as_mut();
-            planner::plan(&mut self.running, &mut self.pool, drafter, budget, &mut self.plan);
-            if !self.plan.entries.is_empty() || self.running.is_empty() {
-                return;
+    fn make_plan(&mut self) -> Outcome {
+        let sent = self.sent();
+        let planner = Planner {
+            fed: vec![0; sent.len()],
+            sent,
+            step: self.counts.steps + 1,
+            running: &mut self.running,
+            pool: &mut self.pool,
+            proposer: &mut self.proposer,
+            counts: &mut self.counts,
+            shape: self.shape,
+            prompt_rows_max: self.limits.prompt_rows_max,
+            outcome: Outcome::default(),
+        };
+        planner.plan(&mut self.plan)
+    }
+
+    fn tickets(&self) -> Vec<Ticket> {
+        let ticket = |entry: &Entry| Ticket {
+            lane: entry.lane,
+            tenure: self.running.get(entry.lane).expect("a plan names running ones").number,
+            fed: entry.fed,
+            drafts: entry.drafts(),
+            choices_max: entry.choices_max(),
+            logprobs: entry.sampling.logprobs.is_some(),
+        };
+        self.plan.entries.iter().map(ticket).collect()
+    }
+
+    /// By lane, the rows of running sequences whose results were not read.
+    fn sent(&self) -> Vec<Option<Sent>> {
+        let mut sent = vec![None; self.running.lanes()];
+        for ticket in self.flights.iter().flatten() {
+            if self.running.get(ticket.lane).is_some_and(|it| it.number == ticket.tenure) {
+                let Ticket { fed, choices_max, .. } = *ticket;
+                sent[ticket.lane as usize] = Some(Sent { fed, choices_max });
             }
-            assert!(1 < self.running.len(), "admission lets in only what fits alone");
-            let mut youngest = self.running.pop().expect("not empty");
-            self.pool.release(youngest.rewind());
-            self.waiting.push_front(youngest);
         }
+        sent
     }
 
     fn commit(&mut self, events: &mut Vec<Event>) {
-        let mut choices = self.choices.tokens.as_slice();
-        assert_eq!(self.choices.counts.len(), self.plan.entries.len(), "answers another plan");
-        for (entry, &count) in self.plan.entries.iter().zip(&self.choices.counts) {
-            assert!(count <= entry.choices_max() && (0 < count) == entry.chooses);
-            let (chosen, left) = choices.split_at(count as usize);
-            choices = left;
-            let sequence = self.running.iter_mut().find(|it| it.id == entry.seq);
-            let sequence = sequence.expect("the plan names running sequences only");
-            sequence.commit(entry.fed, chosen);
-            if !chosen.is_empty() {
-                events.push(Event::Tokens { seq: entry.seq, tokens: chosen.to_vec() });
+        let tickets = self.flights.pop_front().expect("collected what was submitted");
+        assert_eq!(self.choices.counts.len(), tickets.len(), "answers another plan");
+        let choices = std::mem::take(&mut self.choices);
+        let mut tokens = choices.tokens.as_slice();
+        let mut logprobs = choices.logprobs.as_slice();
+        for (ticket, &count) in tickets.iter().zip(&choices.counts) {
+            assert!(count <= ticket.choices_max && (0 < count) == (0 < ticket.choices_max));
+            let chosen = tokens.split_off(..count as usize).expect("as many as counted");
+            let reported = if ticket.logprobs { count as usize } else { 0 };
+            let reported = logprobs.split_off(..reported).expect("one for each token");
+            if self.running.get(ticket.lane).is_some_and(|it| it.number == ticket.tenure) {
+                self.commit_entry(ticket, chosen, reported, events);
             }
         }
-        assert!(choices.is_empty(), "the backend answered another plan");
-        for mut sequence in self.running.extract_if(.., |it| it.is_done()) {
-            self.pool.release(sequence.rewind());
-            self.drafter.forget(sequence.id);
-            events.push(Event::Done { seq: sequence.id });
+        assert!(tokens.is_empty() && logprobs.is_empty(), "the backend answered another plan");
+        self.choices = choices;
+    }
+
+    fn commit_entry(
+        &mut self,
+        ticket: &Ticket,
+        chosen: &[TokenId],
+        logprobs: &[TokenLogprobs],
+        events: &mut Vec<Event>,
+    ) {
+        let tenure = self.running.get_mut(ticket.lane).expect("the caller saw it");
+        let sequence = &mut tenure.sequence;
+        let (len, finish) = sequence.end(chosen);
+        let accepted = chosen.len().saturating_sub(1);
+        let chosen = &chosen[..len];
+        sequence.commit(ticket.fed, chosen);
+        let read = sequence.computed() as usize;
+        let (table, tokens) = sequence.table_and_tokens();
+        self.pool.publish(table, &tokens[..read], self.counts.steps);
+        if !chosen.is_empty() {
+            let kept = u32::try_from(accepted.min(len)).expect("few drafts");
+            self.proposer.count(ticket.drafts, kept);
+            events.push(Event::Tokens {
+                seq: sequence.id,
+                tokens: chosen.to_vec(),
+                logprobs: logprobs[..len.min(logprobs.len())].to_vec(),
+                drafted: ticket.drafts,
+                kept,
+            });
+        }
+        if let Some(finish) = finish {
+            self.finish(ticket.lane, finish, events);
         }
     }
 
-    /// The budget held; every page is free or owned once; no owner has computed past its pages.
+    fn finish(&mut self, lane: u32, reason: Finish, events: &mut Vec<Event>) {
+        let sequence = self.remove(lane);
+        let cached = sequence.cached.unwrap_or(0);
+        events.push(Event::Done { seq: sequence.id, reason, cached });
+    }
+
+    fn remove(&mut self, lane: u32) -> Sequence {
+        let mut sequence = self.running.remove(lane);
+        sequence.rewind(&mut self.pool);
+        self.proposer.forget(sequence.id);
+        sequence
+    }
+
+    /// The budget held; every page is free or owned; no owner has computed past its pages.
     fn check(&self) {
-        assert!(self.plan.rows.len() <= self.limits.budget.rows_max as usize);
-        let owned: usize = self.running.iter().map(|it| it.pages.len()).sum();
-        assert_eq!(owned + self.pool.free() as usize, self.pool.total() as usize);
-        for sequence in &self.running {
-            let slots = sequence.pages.len() * self.pool.page_tokens() as usize;
-            assert!(sequence.computed() as usize <= slots);
+        let rows: u32 = self.plan.entries.iter().map(Entry::rows).sum();
+        assert!(rows <= self.shape.rows_max);
+        let held = self.running.all().map(|(_, it)| it.sequence.table.pages().len()).sum();
+        self.pool.check(held);
+        for (_, tenure) in self.running.all() {
+            let slots = tenure.sequence.table.len() * self.pool.page_tokens();
+            assert!(tenure.sequence.computed() <= slots);
         }
     }
 }
