@@ -4,6 +4,16 @@ use std::collections::BTreeMap;
 
 use kernels::quant::Dtype;
 
+pub use self::error::LoadError;
+pub use self::load::load_model;
+
+mod error;
+mod from_gguf;
+mod gguf;
+mod load;
+mod rope;
+mod shapes;
+
 /// A matrix or vector as the file stores it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
