@@ -1,5 +1,6 @@
 //! Activation rows, made ready once for all the products that read them.
 
+use super::matmul::TILE_ROWS;
 use super::matrix::Activations;
 use super::rows::rows_per_chunk;
 use super::simd::dispatch;
@@ -48,7 +49,8 @@ pub struct Inputs {
     rows: usize,
     columns: usize,
     floats: Vec<f32>,
-    /// (rows, blocks a row); the last block of a row is filled with zeros.
+    /// (groups of eight rows, blocks of a row, rows of the group): what a tile of rows reads
+    /// stands together. The last group may have fewer rows, the last block is filled with zeros.
     blocks: Vec<InputBlock>,
 }
 
@@ -82,12 +84,15 @@ impl Inputs {
                 });
             }
             Activations::Int8 => {
-                let blocks = columns.div_ceil(BLOCK);
-                self.blocks.resize(self.rows * blocks, InputBlock::EMPTY);
-                team.run_windows(&mut self.blocks, blocks, (per_chunk, blocks), &|window| {
-                    for row in window.rows() {
-                        let x = &x[row * columns..][..columns];
-                        dispatch::quantize(team.instructions(), x, window.row(row));
+                let len = self.rows * columns.div_ceil(BLOCK);
+                let group_len = TILE_ROWS * columns.div_ceil(BLOCK);
+                let per_chunk = per_chunk.div_ceil(TILE_ROWS) * group_len;
+                self.blocks.resize(len, InputBlock::EMPTY);
+                team.run_windows(&mut self.blocks, len, (1, per_chunk), &|window| {
+                    let start = window.columns().start / group_len;
+                    let groups = window.row(0).chunks_mut(group_len);
+                    for (x, group) in x.chunks(TILE_ROWS * columns).skip(start).zip(groups) {
+                        dispatch::quantize(team.instructions(), x, columns, group);
                     }
                 });
             }
@@ -110,21 +115,26 @@ impl Inputs {
         &self.floats[row * self.columns..][..self.columns]
     }
 
-    pub(super) fn blocks(&self, row: usize) -> &[InputBlock] {
+    /// The blocks of the `rows` rows from `start` on, a whole group: (blocks of a row, rows).
+    pub(super) fn blocks(&self, start: usize, rows: usize) -> &[InputBlock] {
         let blocks = self.columns.div_ceil(BLOCK);
-        &self.blocks[row * blocks..][..blocks]
+        debug_assert!(start.is_multiple_of(TILE_ROWS) && rows == TILE_ROWS.min(self.rows - start));
+        &self.blocks[start * blocks..][..rows * blocks]
     }
 }
 
-/// x: (columns,); out: a block for 32 of them.
+/// x: (rows, columns); out: (blocks of a row, rows).
 ///
 /// What is not finite makes its block's scale so, and with it every product.
 #[inline(always)]
-pub(super) fn quantize_body(x: &[f32], out: &mut [InputBlock]) {
-    for (x, out) in x.chunks(BLOCK).zip(out) {
-        let mut padded = [0.0; BLOCK];
-        padded[..x.len()].copy_from_slice(x);
-        *out = quantize_block(&padded);
+pub(super) fn quantize_body(x: &[f32], columns: usize, out: &mut [InputBlock]) {
+    let rows = x.len() / columns;
+    for (row, x) in x.chunks_exact(columns).enumerate() {
+        for (x, out) in x.chunks(BLOCK).zip(out.chunks_exact_mut(rows)) {
+            let mut padded = [0.0; BLOCK];
+            padded[..x.len()].copy_from_slice(x);
+            out[row] = quantize_block(&padded);
+        }
     }
 }
 

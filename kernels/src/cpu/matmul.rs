@@ -23,6 +23,34 @@ pub(crate) struct Product<'a> {
     pub(crate) rows: usize,
 }
 
+/// The same for 8-bit activations: a tile's integers and scales, and the blocks of its rows, which
+/// are (blocks of a row, rows).
+#[derive(Debug)]
+pub(crate) struct Operands<'a> {
+    pub(crate) values: &'a [u8],
+    pub(crate) scales: &'a [u8],
+    pub(crate) inputs: &'a [InputBlock],
+    pub(crate) rows: usize,
+}
+
+impl<'a> Product<'a> {
+    pub(crate) fn operands(&self) -> Option<(Groups, Operands<'a>)> {
+        let (Form::Groups(groups), Activations::Int8) = (self.part.form, self.inputs.activations())
+        else {
+            return None;
+        };
+        let all = self.part.cols / groups.len;
+        let tile = |bytes: usize| self.tile * all * bytes..(self.tile + 1) * all * bytes;
+        let operands = Operands {
+            values: &self.part.values.bytes()[tile(groups.value_bytes())],
+            scales: &self.part.scales.bytes()[tile(groups.scale_bytes())],
+            inputs: self.inputs.blocks(self.start, self.rows),
+            rows: self.rows,
+        };
+        Some((groups, operands))
+    }
+}
+
 /// `out[r, c] = sum over k of inputs[r, k] * weights[c, k]`.
 ///
 /// out: (input rows, weight rows). With [`Activations::F32`] the sum runs over k in order, each
@@ -109,6 +137,7 @@ fn multiply_floats(product: &Product<'_>, out: &mut Tile) {
 fn multiply_groups(product: &Product<'_>, groups: Groups, out: &mut Tile) {
     let part = product.part;
     let all = part.cols / groups.len;
+    let inputs = product.inputs.blocks(product.start, product.rows);
     for group in 0..all {
         let stored = product.tile * all + group;
         let (mut quants, mut scales) = ([[0; LANES]; BLOCK], [(0.0, 0.0); LANES]);
@@ -119,7 +148,7 @@ fn multiply_groups(product: &Product<'_>, groups: Groups, out: &mut Tile) {
             }
         }
         for (row, out) in out[..product.rows].iter_mut().enumerate() {
-            let input = &product.inputs.blocks(product.start + row)[group * groups.len / BLOCK];
+            let input = &inputs[group * groups.len / BLOCK * product.rows + row];
             let half = group * groups.len % BLOCK;
             let mut sums = [offset(input, groups, half); LANES];
             for (x, quants) in input.quants[half..].iter().zip(&quants[..groups.len]) {

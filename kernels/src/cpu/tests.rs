@@ -3,6 +3,7 @@
 mod attention;
 mod matmul;
 mod rows;
+mod timing;
 
 use super::*;
 use crate::quant::Dtype;

@@ -4,6 +4,7 @@
 //! floating-point operations, so every copy gives the same bits; only the width of the registers
 //! differs.
 
+use super::avx512;
 use super::instructions::{Instructions, Level};
 use crate::cpu::{attention, inputs, matmul, rows};
 
@@ -36,9 +37,23 @@ macro_rules! for_each_level {
 for_each_level! {
     add(x: &[f32], out: &mut [f32]) = rows::add_body;
     attend(rows: &attention::Heads<'_>, out: &mut [f32]) = attention::attend_body;
-    multiply(part: &matmul::Product<'_>, out: &mut matmul::Tile) = matmul::multiply_body;
-    quantize(x: &[f32], out: &mut [inputs::InputBlock]) = inputs::quantize_body;
+    multiply_any(product: &matmul::Product<'_>, out: &mut matmul::Tile) = matmul::multiply_body;
+    quantize(x: &[f32], columns: usize, out: &mut [inputs::InputBlock]) = inputs::quantize_body;
     rmsnorm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rows::rmsnorm_body;
     softmax(x: &mut [f32]) = rows::softmax_body;
     swiglu(gate: &[f32], up: &[f32], out: &mut [f32]) = rows::swiglu_body;
+}
+
+/// One tile of a product; see [`matmul::multiply_body`], whose bits every path gives.
+pub(crate) fn multiply(
+    instructions: Instructions,
+    product: &matmul::Product<'_>,
+    out: &mut matmul::Tile,
+) {
+    if let (Level::Avx512, Some((groups, operands))) = (instructions.level(), product.operands()) {
+        // SAFETY: a value of `Instructions` proves that the machine has the features.
+        unsafe { avx512::multiply_groups(groups, &operands, out) };
+    } else {
+        multiply_any(instructions, product, out);
+    }
 }
