@@ -1,0 +1,228 @@
+//! A client's connection: what the two ends of it must know of each other.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+use crate::clock;
+use crate::upstream::Transport;
+
+/// A stream that can be reset, for answers whose end nothing else can mark as wrong.
+pub trait Stream: Transport {
+    fn reset(&mut self);
+}
+
+impl Stream for TcpStream {
+    fn reset(&mut self) {
+        // Best effort: the connection is going away either way.
+        drop(socket2::SockRef::from(&*self).set_linger(Some(Duration::ZERO)));
+    }
+}
+
+/// One connection of a client, shared by its socket and its requests.
+#[derive(Debug)]
+pub struct Client {
+    pub peer: SocketAddr,
+    pub is_tls: bool,
+    /// Requests being served on it.
+    active: AtomicU32,
+    stalled: AtomicBool,
+    aborted: AtomicBool,
+}
+
+impl Client {
+    pub fn new(peer: SocketAddr, is_tls: bool) -> Self {
+        Self {
+            peer,
+            is_tls,
+            active: AtomicU32::new(0),
+            stalled: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+        }
+    }
+
+    /// The client stopped reading for too long.
+    pub fn has_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed)
+    }
+
+    /// An answer ended badly: the connection must not close as if it had ended well.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a request on this connection until the guard is dropped.
+    pub fn begin(self: &Arc<Self>) -> Active {
+        self.active.fetch_add(1, Ordering::Relaxed);
+        Active(Arc::clone(self))
+    }
+}
+
+/// A request being served on a connection.
+#[derive(Debug)]
+pub struct Active(Arc<Client>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How long a connection may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Between requests.
+    pub idle: Duration,
+    /// From the first byte of a request to the end of its head.
+    pub header: Duration,
+    /// While it does not take what is sent.
+    pub send_stall: Option<Duration>,
+}
+
+/// The socket of a client, with limits on standing still.
+#[derive(Debug)]
+pub struct Socket<S: Stream> {
+    stream: S,
+    client: Arc<Client>,
+    limits: Limits,
+    idle_from: Instant,
+    head_from: Option<Instant>,
+    read_sleep: Option<Pin<Box<Sleep>>>,
+    write_from: Option<Instant>,
+    write_sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S: Stream> Socket<S> {
+    pub fn new(stream: S, client: Arc<Client>, limits: Limits, now: Instant) -> Self {
+        Self {
+            stream,
+            client,
+            limits,
+            idle_from: now,
+            head_from: None,
+            read_sleep: None,
+            write_from: None,
+            write_sleep: None,
+        }
+    }
+
+    /// Nothing came: is it taking too long?
+    fn on_read_pending(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let now = clock::now();
+        if self.client.active.load(Ordering::Relaxed) != 0 {
+            self.idle_from = now;
+            self.head_from = None;
+        }
+        let until = match self.head_from {
+            Some(from) => from + self.limits.header,
+            None => self.idle_from + self.limits.idle,
+        };
+        let sleep =
+            self.read_sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
+        // A later limit is only set when the sleep ends, so that most requests set no timer.
+        if tokio::time::Instant::from_std(until) < sleep.deadline() {
+            sleep.as_mut().reset(until.into());
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            if until <= now {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            sleep.as_mut().reset(until.into());
+        }
+        Poll::Pending
+    }
+
+    fn on_write<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        let Some(limit) = self.limits.send_stall else { return written };
+        if written.is_ready() {
+            self.write_from = None;
+            return written;
+        }
+        let now = clock::now();
+        let until = *self.write_from.get_or_insert(now) + limit;
+        let sleep = self
+            .write_sleep
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
+        while sleep.as_mut().poll(cx).is_ready() {
+            if until <= now {
+                self.client.stalled.store(true, Ordering::Relaxed);
+                self.stream.reset();
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            sleep.as_mut().reset(until.into());
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: Stream> AsyncRead for Socket<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.stream).poll_read(cx, buffer) {
+            Poll::Ready(result) => {
+                if this.head_from.is_none() {
+                    this.head_from = Some(clock::now());
+                }
+                Poll::Ready(result)
+            }
+            Poll::Pending => this.on_read_pending(cx),
+        }
+    }
+}
+
+impl<S: Stream> AsyncWrite for Socket<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.on_write(written, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.on_write(written, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S: Stream> Drop for Socket<S> {
+    fn drop(&mut self) {
+        if self.client.aborted.load(Ordering::Relaxed) {
+            self.stream.reset();
+        }
+    }
+}

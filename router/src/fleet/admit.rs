@@ -1,0 +1,92 @@
+//! A request's way in: at once where there is room, else through the queue.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::lease::Lease;
+use super::{Fleet, Live, Refusal, Request};
+use crate::clock;
+use crate::queue::{Place, Priority, Queue, Waiter};
+
+impl Fleet {
+    /// Waits for a place. Whoever came earlier, with the same priority or a higher one, is first.
+    pub async fn admit(self: &Arc<Self>, live: &Live, request: Request) -> Result<Lease, Refusal> {
+        let now = clock::now();
+        let mut refusal = Refusal::Overloaded;
+        if request.ask.light || self.waiting() == 0 {
+            match self.reserve(live, request.ask, &request.tried, now) {
+                Ok(lease) => return Ok(lease),
+                Err(found) => refusal = found,
+            }
+        }
+        if request.until <= now {
+            return Err(refusal);
+        }
+        let (sender, receiver) = oneshot::channel();
+        let waiter = Waiter { ask: request.ask, tried: request.tried, sender };
+        let len_max = live.config.queue.waiting_max;
+        let Some(seat) = self.join(request.priority, waiter, len_max) else {
+            return Err(refusal);
+        };
+        // A place may have come free between the refusal and the joining.
+        self.grant();
+        let granted = tokio::time::timeout_at(request.until.into(), receiver).await;
+        self.metrics.waited(clock::now().saturating_duration_since(now));
+        drop(seat);
+        match granted {
+            Ok(Ok(lease)) => Ok(lease),
+            Ok(Err(_displaced)) => Err(Refusal::Overloaded),
+            Err(_elapsed) => Err(if self.is_able() { Refusal::Overloaded } else { Refusal::Down }),
+        }
+    }
+
+    fn join(self: &Arc<Self>, priority: Priority, waiter: Waiter, max: usize) -> Option<Seat> {
+        let mut queue = self.queue();
+        let place = queue.join(priority, waiter, max);
+        self.waiting.store(queue.len(), Ordering::SeqCst);
+        drop(queue);
+        Some(Seat { fleet: Arc::clone(self), place: place? })
+    }
+
+    /// Gives free places to those who wait.
+    pub(crate) fn wake(self: &Arc<Self>) {
+        if self.waiting() != 0 {
+            self.grant();
+        }
+    }
+
+    pub(super) fn grant(self: &Arc<Self>) {
+        let live = self.live_owned();
+        loop {
+            let now = clock::now();
+            let mut queue = self.queue();
+            let found = queue.grant(|it| self.reserve(&live, it.ask, &it.tried, now).ok());
+            self.waiting.store(queue.len(), Ordering::SeqCst);
+            // Outside the lock, since a lease that nobody takes wakes the next.
+            drop(queue);
+            let Some((waiter, lease)) = found else { return };
+            drop(waiter.sender.send(lease));
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in the queue, left by drop.
+#[derive(Debug)]
+struct Seat {
+    fleet: Arc<Fleet>,
+    place: Place,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut queue = self.fleet.queue();
+        queue.leave(self.place);
+        self.fleet.waiting.store(queue.len(), Ordering::SeqCst);
+    }
+}

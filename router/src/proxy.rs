@@ -1,0 +1,235 @@
+//! The life of a request: asked, placed, sent, relayed. The order of things is decided here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use tokio_util::task::TaskTracker;
+
+use self::headers::{BadWish, Own, Wishes};
+use self::relay::Answer;
+use crate::access::{AccessLog, Line};
+use crate::answer::{self, Problem};
+use crate::client::Client;
+use crate::fleet::{self, Fleet, Live, Refusal};
+use crate::metrics::Retry;
+use crate::policy::Ask;
+use crate::upstream::upload::{Progress, Upload};
+use crate::upstream::{Connect, Pool};
+use crate::{clock, keys, trace};
+
+mod attempt;
+pub mod flight;
+pub mod headers;
+mod patience;
+pub mod relay;
+
+/// What one serving thread works with.
+#[derive(Debug)]
+pub struct Shard<C: Connect> {
+    pub fleet: Arc<Fleet>,
+    pub connector: C,
+    pub pool: Arc<Pool<C::Io>>,
+    pub access: Arc<AccessLog>,
+    pub tasks: TaskTracker,
+}
+
+type Answered<C> = Response<Answer<<C as Connect>::Io>>;
+
+/// What one request carries through its attempts.
+struct Trip {
+    live: Arc<Live>,
+    client: Arc<Client>,
+    arrived: Instant,
+    until: Option<Instant>,
+    own: Own,
+    progress: Arc<Progress>,
+    /// To this client the end of the connection is the end of the answer.
+    is_open_ended: bool,
+    /// Time that was not the router's own: queueing and connecting.
+    waited: Duration,
+    line: Option<Box<Line>>,
+}
+
+/// How an attempt ended that brought no answer.
+enum Failed {
+    /// Nothing was sent: the request may go elsewhere.
+    Unsent(Box<Request<Upload>>, Problem),
+    /// Over.
+    Over(Problem),
+}
+
+impl<C: Connect> Shard<C> {
+    /// Answers one request of a client.
+    pub async fn handle(&self, request: Request<Incoming>, client: Arc<Client>) -> Answered<C> {
+        if let Some(response) = self.own_path(&request) {
+            return response;
+        }
+        let arrived = clock::now();
+        self.fleet.metrics.arrived();
+        let mut line = self.access.is_on().then(|| self.line(&request, &client));
+        let proxied = self.proxy(request, client, arrived, &mut line).await;
+        proxied.unwrap_or_else(|problem| {
+            self.fleet.metrics.refused(problem.code());
+            if let Some(line) = &mut line {
+                line.status = Some(problem.status().as_u16());
+                if line.endpoint.is_none() {
+                    line.outcome = problem.code();
+                }
+                line.elapsed = clock::now().saturating_duration_since(arrived);
+            }
+            problem.answer(|bytes| Answer::Own(Some(bytes)))
+        })
+    }
+
+    /// The few paths that the router answers itself.
+    fn own_path(&self, request: &Request<Incoming>) -> Option<Answered<C>> {
+        let is_good = match request.uri().path() {
+            "/health" | "/healthz" | "/readyz" => self.fleet.is_ready(),
+            "/livez" => true,
+            _ => return None,
+        };
+        let (status, text) = answer::state(is_good);
+        let mut response = Response::new(Answer::Own(Some(Bytes::from_static(text.as_bytes()))));
+        *response.status_mut() = status;
+        Some(response)
+    }
+
+    fn line(&self, request: &Request<Incoming>, client: &Client) -> Box<Line> {
+        let mut line = Box::new(Line::new(Arc::clone(&self.access), clock::wall()));
+        line.peer = client.peer.ip().to_string();
+        line.method = request.method().to_string();
+        line.path = request.uri().path().to_owned();
+        line
+    }
+
+    async fn proxy(
+        &self,
+        request: Request<Incoming>,
+        client: Arc<Client>,
+        arrived: Instant,
+        line: &mut Option<Box<Line>>,
+    ) -> Result<Answered<C>, Problem> {
+        let live = self.fleet.live_owned();
+        let (mut parts, body) = request.into_parts();
+        let wishes = check(&live, &parts.method, &parts.headers)?;
+        let own = Own::of(&parts.headers, &parts.uri);
+        let id = trace::mark(&mut parts.headers);
+        if let Some(line) = line {
+            line.request_id = id.to_str().unwrap_or_default().to_owned();
+        }
+        let has_keys = live.config.keys.is_some();
+        headers::to_upstream(&mut parts.headers, client.peer.ip(), client.is_tls);
+        let upload = Upload::new(body, live.config.limits.body_bytes_max);
+        let light = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let mut trip = Trip {
+            client,
+            arrived,
+            until: live.config.timeouts.total.map(|it| arrived + it),
+            own: if has_keys { own.without_key() } else { own },
+            progress: upload.progress(),
+            is_open_ended: parts.version == Version::HTTP_10,
+            waited: Duration::ZERO,
+            line: line.take(),
+            live,
+        };
+        let mut forward = Request::new(upload);
+        *forward.method_mut() = parts.method;
+        *forward.uri_mut() = origin_form(parts.uri);
+        *forward.headers_mut() = parts.headers;
+        let ask = Ask { target: wishes.target, light };
+        let result = self.place(&mut trip, forward, ask, wishes).await;
+        *line = trip.line.take();
+        let mut response = result?;
+        response.headers_mut().insert(headers::REQUEST_ID, id);
+        Ok(response)
+    }
+
+    /// Finds a place and tries it; another one as long as nothing was sent.
+    async fn place(
+        &self,
+        trip: &mut Trip,
+        mut forward: Request<Upload>,
+        ask: Ask,
+        wishes: Wishes,
+    ) -> Result<Answered<C>, Problem> {
+        let limits = &trip.live.config.queue;
+        let retry_after_s = limits.retry_after_s;
+        let wait_until = trip.arrived + limits.wait_max;
+        let until = trip.until.map_or(wait_until, |it| it.min(wait_until));
+        let mut tried = Vec::new();
+        let mut last_problem = None;
+        loop {
+            let request = fleet::Request {
+                ask,
+                priority: wishes.priority,
+                tried: tried.clone(),
+                // Once something has failed there is a better answer than to wait for a place.
+                until: if tried.is_empty() { until } else { trip.arrived },
+            };
+            let before = clock::now();
+            let admitted = self.fleet.admit(&trip.live, request).await;
+            trip.waited += clock::now().saturating_duration_since(before);
+            let lease = match (admitted, last_problem) {
+                (Ok(lease), _) => lease,
+                (Err(_), Some(problem)) => return Err(problem),
+                (Err(Refusal::Overloaded), None) => {
+                    return Err(Problem::Overloaded { retry_after_s });
+                }
+                (Err(Refusal::Down), None) => return Err(Problem::Down { retry_after_s }),
+            };
+            let state = Arc::clone(&lease.member().state);
+            tried.push(state.id);
+            match self.attempt(trip, lease, forward).await {
+                Ok(response) => return Ok(response),
+                Err(Failed::Over(problem)) => return Err(problem),
+                Err(Failed::Unsent(request, problem)) => {
+                    state.metrics.retried(Retry::Unreachable);
+                    last_problem = Some(problem);
+                    forward = *request;
+                }
+            }
+        }
+    }
+}
+
+/// What can be refused without asking anybody.
+fn check(live: &Live, method: &Method, headers: &HeaderMap) -> Result<Wishes, Problem> {
+    if method == Method::CONNECT {
+        return Err(Problem::BadMethod);
+    }
+    // A browser asks first whether it may, and cannot show its key while asking.
+    if let Some(digests) = &live.config.keys
+        && method != Method::OPTIONS
+        && !keys::admits(digests, headers)
+    {
+        return Err(Problem::KeyRefused);
+    }
+    let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|it| live.config.limits.body_bytes_max < it) {
+        return Err(Problem::BodyTooLarge);
+    }
+    headers::wishes(headers).map_err(|bad| match bad {
+        BadWish::Target => Problem::BadTarget,
+        BadWish::Priority => Problem::BadPriority,
+    })
+}
+
+/// The path and query, byte for byte.
+fn origin_form(uri: Uri) -> Uri {
+    match uri.into_parts().path_and_query {
+        Some(path) => Uri::from(path),
+        None => Uri::from_static("/"),
+    }
+}
+
+/// The headers that say who served, and why.
+fn explain(headers: &mut HeaderMap, endpoint: &str, reason: &'static str) {
+    if let Ok(value) = HeaderValue::from_str(endpoint) {
+        headers.insert(headers::ENDPOINT, value);
+    }
+    headers.insert(headers::REASON, HeaderValue::from_static(reason));
+}

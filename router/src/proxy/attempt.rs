@@ -1,0 +1,193 @@
+//! One request at one endpoint: connect, send, and hand over to the relay.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+
+use super::flight::Flight;
+use super::patience::{Late, Waiting};
+use super::relay::{Answer, Patience, Relay, Terms};
+use super::{Answered, Failed, Shard, Trip, explain, headers};
+use crate::answer::Problem;
+use crate::clock;
+use crate::fleet::endpoint::Member;
+use crate::fleet::health::Finding;
+use crate::fleet::lease::Lease;
+use crate::metrics::{Connected, Retry};
+use crate::outcome::Outcome;
+use crate::upstream::upload::Upload;
+use crate::upstream::{Connect, SendError, Wire};
+
+impl<C: Connect> Shard<C> {
+    pub(super) async fn attempt(
+        &self,
+        trip: &mut Trip,
+        lease: Lease,
+        mut request: Request<Upload>,
+    ) -> Result<Answered<C>, Failed> {
+        let member = Arc::clone(lease.member());
+        if let Some(line) = &mut trip.line {
+            line.attempts += 1;
+        }
+        let mut flight = Flight::new(
+            lease,
+            Arc::clone(&self.fleet),
+            Arc::clone(&trip.client),
+            Arc::clone(&trip.progress),
+            trip.arrived,
+            trip.line.take(),
+        );
+        headers::aim(request.headers_mut(), &member.spec, &trip.own);
+        let mut may_reuse = true;
+        loop {
+            let (mut wire, is_reused) = match self.wire(trip, &member, may_reuse).await {
+                Ok(found) => found,
+                Err(problem) => {
+                    flight.end(Outcome::ConnectFailed);
+                    trip.line = flight.into_line();
+                    return Err(Failed::Unsent(Box::new(request), problem));
+                }
+            };
+            self.note_own_time(trip);
+            let (problem, outcome) = match self.send(trip, &mut wire, request).await {
+                Ok(Ok(response)) => return Ok(self.relay(trip, flight, wire, response)),
+                Ok(Err(SendError::Unsent(unsent))) if is_reused => {
+                    member.state.metrics.retried(Retry::Stale);
+                    request = *unsent;
+                    may_reuse = false;
+                    continue;
+                }
+                Ok(Err(SendError::Unsent(unsent))) => {
+                    flight.end(Outcome::ConnectFailed);
+                    trip.line = flight.into_line();
+                    return Err(Failed::Unsent(unsent, Problem::Unreachable));
+                }
+                Ok(Err(SendError::Sent(_))) => blame(trip),
+                Err(late) => (late.problem(), late.outcome()),
+            };
+            flight.end(outcome);
+            trip.line = flight.into_line();
+            return Err(Failed::Over(problem));
+        }
+    }
+
+    /// A connection to the endpoint, and whether it has served before.
+    async fn wire(
+        &self,
+        trip: &mut Trip,
+        member: &Member,
+        may_reuse: bool,
+    ) -> Result<(Box<Wire<C::Io>>, bool), Problem> {
+        let timeouts = &trip.live.config.timeouts;
+        let limits = &trip.live.config.limits;
+        let now = clock::now();
+        let metrics = &member.state.metrics;
+        if may_reuse {
+            let target = &member.spec.target;
+            let idle_max = timeouts.pool_idle;
+            let kept = poll_fn(|cx| {
+                Poll::Ready(self.pool.take(member.state.id, target, idle_max, now, cx))
+            });
+            if let Some(wire) = kept.await {
+                metrics.connected(Connected::Reused);
+                return Ok((wire, true));
+            }
+        }
+        let opened = async {
+            let io = self.connector.connect(&member.spec.target).await?;
+            let opened = Wire::open(io, limits.header_bytes_max, limits.headers_max).await;
+            opened.map_err(std::io::Error::other)
+        };
+        let connected = tokio::time::timeout(timeouts.connect, opened).await;
+        let done = clock::now();
+        trip.waited += done.saturating_duration_since(now);
+        match connected {
+            Ok(Ok(wire)) => {
+                metrics.connected(Connected::Fresh);
+                Ok((Box::new(wire), false))
+            }
+            Ok(Err(error)) => {
+                metrics.connected(Connected::Failed);
+                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                    let now_ms = self.fleet.millis(done);
+                    let rules = &trip.live.config.health;
+                    member.state.with_health(now_ms, |it| it.on(Finding::Refused, rules));
+                }
+                Err(Problem::Unreachable)
+            }
+            Err(_elapsed) => {
+                metrics.connected(Connected::Failed);
+                Err(Problem::ConnectTimeout)
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        trip: &Trip,
+        wire: &mut Wire<C::Io>,
+        request: Request<Upload>,
+    ) -> Result<Result<Response<Incoming>, SendError>, Late> {
+        let timeouts = &trip.live.config.timeouts;
+        let now = clock::now();
+        let longest = timeouts.first_byte.or(timeouts.idle).unwrap_or(timeouts.client_idle);
+        let sleep = pin!(tokio::time::sleep_until((now + longest).into()));
+        let mut waiting = Waiting::new(
+            &trip.progress,
+            timeouts.idle,
+            timeouts.first_byte,
+            trip.until,
+            sleep,
+            now,
+        );
+        wire.send(request, |cx| waiting.poll(cx)).await
+    }
+
+    fn relay(
+        &self,
+        trip: &Trip,
+        mut flight: Flight,
+        wire: Box<Wire<C::Io>>,
+        response: Response<Incoming>,
+    ) -> Answered<C> {
+        let (mut parts, body) = response.into_parts();
+        headers::to_client(&mut parts.headers);
+        let is_stream = headers::is_event_stream(&parts.headers);
+        flight.on_head(parts.status.as_u16(), is_stream);
+        let lease = &flight.lease;
+        explain(&mut parts.headers, &lease.member().spec.name, lease.reason().label());
+        let terms = Terms {
+            pool: Arc::clone(&self.pool),
+            client: Arc::clone(&trip.client),
+            is_open_ended: trip.is_open_ended,
+            patience: Patience { idle: trip.live.config.timeouts.idle, total_until: trip.until },
+        };
+        let relay = Relay::new(flight, body, Some(wire), terms, clock::now());
+        let mut response = Response::new(Answer::Relay(Box::new(relay)));
+        *response.status_mut() = parts.status;
+        *response.headers_mut() = parts.headers;
+        response
+    }
+
+    fn note_own_time(&self, trip: &Trip) {
+        let since = clock::now().saturating_duration_since(trip.arrived);
+        let own = since.saturating_sub(trip.waited);
+        self.fleet.metrics.own_time.observe(own.as_secs_f64());
+    }
+}
+
+/// Whose fault it is that a connection ended after something was sent.
+fn blame(trip: &Trip) -> (Problem, Outcome) {
+    if trip.progress.too_large.load(Ordering::Relaxed) {
+        (Problem::BodyTooLarge, Outcome::ClientBody)
+    } else if trip.progress.broken.load(Ordering::Relaxed) {
+        (Problem::BodyBroken, Outcome::ClientBody)
+    } else {
+        (Problem::NoAnswer, Outcome::NoAnswer)
+    }
+}
