@@ -5,11 +5,17 @@ use std::collections::BTreeMap;
 use kernels::quant::Dtype;
 
 pub use self::error::LoadError;
+pub use self::head::{LoadedHead, load_head};
 pub use self::load::load_model;
 
+mod checkpoint;
 mod error;
+mod fields;
 mod from_gguf;
+mod from_safetensors;
 mod gguf;
+mod head;
+mod hf_config;
 mod load;
 mod rope;
 mod shapes;
@@ -75,7 +81,8 @@ pub struct Rope {
 ///
 /// Tensors have the names of the original checkpoints (`fc.weight`,
 /// `midlayer.self_attn.q_proj.weight`, `lm_head.weight`, ...). `lm_head.weight` is absent when the
-/// head borrows the target's.
+/// head borrows the target's, `embed_tokens.weight` (target vocabulary, hidden) when it shares the
+/// target's embedding; a head whose hidden size is not the target's always has its own.
 #[derive(Clone, Debug)]
 pub struct Head {
     pub config: HeadConfig,

@@ -1,5 +1,7 @@
 //! Rotary scaling, worked out once into divisors of the inverse frequencies.
 
+use std::f64::consts::TAU;
+
 use crate::model::Rope;
 use crate::model::error::Fault;
 
@@ -10,6 +12,13 @@ pub(crate) enum Scaling {
     /// Every position divided by the same number.
     Linear {
         factor: f64,
+    },
+    /// Llama 3.1: slow frequencies are divided, fast ones kept, those between blended.
+    Llama3 {
+        factor: f64,
+        low: f64,
+        high: f64,
+        original_context: f64,
     },
 }
 
@@ -29,6 +38,21 @@ pub(crate) fn rope(theta: f64, scaling: Scaling, head_dim: usize) -> Result<Rope
             positive("factor", factor)?;
             vec![to_f32(factor); pairs]
         }
+        Scaling::Llama3 { factor, low, high, original_context } => {
+            positive("factor", factor)?;
+            positive("low_freq_factor", low)?;
+            positive("original context", original_context)?;
+            if !(low < high && high.is_finite()) {
+                return Err(Fault::whole("high_freq_factor is not above low_freq_factor"));
+            }
+            let divisor = |pair: usize| {
+                let wavelength = TAU * theta.powf(2.0 * to_f64(pair) / to_f64(head_dim));
+                let turns = original_context / wavelength;
+                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                to_f32(1.0 / ((1.0 - kept) / factor + kept))
+            };
+            (0..pairs).map(divisor).collect()
+        }
     };
     Ok(Rope { theta: to_f32(theta), factors })
 }
@@ -36,6 +60,10 @@ pub(crate) fn rope(theta: f64, scaling: Scaling, head_dim: usize) -> Result<Rope
 #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
 pub(crate) fn to_f32(value: f64) -> f32 {
     value as f32
+}
+
+fn to_f64(count: usize) -> f64 {
+    f64::from(u32::try_from(count).expect("a head has far fewer values"))
 }
 
 #[cfg(test)]

@@ -42,6 +42,11 @@ pub(crate) fn check_size(what: &str, size: usize, max: usize) -> Result<(), Faul
     }
 }
 
+/// The same limits for a part that has a width but no layers.
+pub(crate) fn check_widths(widths: &[(&str, usize)]) -> Result<(), Fault> {
+    widths.iter().try_for_each(|(what, size)| check_size(what, *size, WIDTH_MAX))
+}
+
 pub(crate) fn check_heads(heads: usize, kv_heads: usize, head_dim: usize) -> Result<(), Fault> {
     check_size("head count", heads, HEADS_MAX)?;
     check_size("key-value head count", kv_heads, HEADS_MAX)?;
