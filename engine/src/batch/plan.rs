@@ -45,7 +45,7 @@ pub struct Entry {
     pub chooses: bool,
     /// Whether [`StepPlan::masks`] has a mask for each row this entry chooses from.
     pub masked: bool,
-    /// Position of the first token that is not prompt: penalties and noise count from here.
+    /// Position of the first token that is not prompt: penalties and least lengths count from here.
     pub outputs_start: u32,
     pub sampling: Arc<Sampling>,
     /// This entry's part of [`StepPlan::pages`]; enough for the longest outcome.
