@@ -5,6 +5,8 @@ use std::fmt;
 
 use crate::batch::plan::{StepChoices, StepPlan};
 
+pub mod cpu;
+
 /// Sizes a backend fixes when it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
