@@ -4,5 +4,10 @@
 
 pub mod backend;
 pub mod batch;
+pub mod clock;
+pub mod config;
 pub mod draft;
+pub mod metrics;
 pub mod model;
+pub mod runner;
+pub mod serve;

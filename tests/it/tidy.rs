@@ -27,9 +27,10 @@ const WORDS: &[(&str, &[&str])] = &[
             "engine/src/config",
             "engine/src/draft",
             "engine/src/lib.rs",
-            "engine/src/metrics.rs",
+            "engine/src/metrics",
             "engine/src/model",
             "engine/src/runner",
+            "engine/src/serve/wire.rs",
             "engine/src/main.rs",
             "kernels/",
             "bench/",
@@ -41,7 +42,7 @@ const WORDS: &[(&str, &[&str])] = &[
         "cuda",
         &["kernels/", "engine/src/backend", "engine/src/config", "bench/", "deploy/", "tests/"],
     ),
-    ("prefill", &["tests/"]),
+    ("prefill", &["engine/src/metrics.rs", "tests/"]),
     ("Manager", &["tests/"]),
 ];
 

@@ -1,0 +1,215 @@
+//! What an engine is told at start: checked once, complete, no value that means "default".
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::judge::{Judge, memory, mode};
+use crate::config::raw::Raw;
+use crate::config::words::{
+    activations, address, body_size, device, log_format, names, rule, seconds,
+};
+
+pub mod calibration;
+mod judge;
+pub mod raw;
+mod show;
+pub mod size;
+mod words;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub model: PathBuf,
+    pub mode: Mode,
+    pub device: Device,
+    pub activations: Activations,
+    pub memory: Memory,
+    /// Names under which the model is served; empty to take the name it gives itself.
+    pub names: Vec<String>,
+    /// Longest prompt and answer together; `None` for what the model was made for.
+    pub context_max: Option<u32>,
+    pub running_max: u32,
+    pub waiting_max: u32,
+    pub rows_max: u32,
+    /// Prompt tokens in a step in which others decode.
+    pub prompt_rows_max: u32,
+    pub serve: Serve,
+    pub log: Log,
+}
+
+/// How tokens are made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mode {
+    Baseline,
+    Eagle3 {
+        head: PathBuf,
+        /// Layers to capture; `None` for what the head says.
+        layers: Option<Vec<usize>>,
+        depth: DepthRule,
+        /// Probability that the draft at each place is accepted, instead of comparing.
+        simulated: Option<Vec<f64>>,
+    },
+    Ngram {
+        depth: DepthRule,
+    },
+}
+
+impl Mode {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::Eagle3 { .. } => "eagle3",
+            Self::Ngram { .. } => "ngram",
+        }
+    }
+}
+
+/// How many drafts a sequence gets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DepthRule {
+    pub max: u32,
+    pub until: Until,
+}
+
+/// Up to how much load drafts are made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Until {
+    Always,
+    /// While at most this many requests are decoding.
+    Decoding(u32),
+    /// As many as the calibration says: (decoding requests at most, drafts).
+    Table(Vec<(u32, u32)>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Device {
+    /// The cores to use; empty for all.
+    Cpu { cores: Vec<usize> },
+    /// As written, for the backend to resolve.
+    Cuda { name: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activations {
+    F32,
+    Int8,
+}
+
+/// Memory for keys and values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Memory {
+    Bytes(u64),
+    /// Share of what is available when the weights are loaded.
+    Fraction(f64),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Serve {
+    pub listen: SocketAddr,
+    pub unknown_fields: UnknownFields,
+    pub body_max: usize,
+    pub connections_max: usize,
+    /// Longest time a request may take.
+    pub request_max: Duration,
+    /// Time for running requests to end once asked to stop.
+    pub drain_max: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum UnknownFields {
+    Ignore,
+    Reject,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    pub json: bool,
+    pub filter: String,
+}
+
+/// One mistake of the operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigError {
+    pub flag: &'static str,
+    pub detail: String,
+}
+
+/// Every mistake in one start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for error in &self.0 {
+            writeln!(f, "--{}: {}", error.flag, error.detail)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl Config {
+    pub fn new(raw: Raw) -> Result<Self, ConfigErrors> {
+        let mut judge = Judge::default();
+        let model = judge.required("model", raw.model.clone());
+        let mode = mode(&mut judge, &raw);
+        let running_max = judge.whole("running-max", raw.running_max, 32, 1..=4096);
+        let rows_max = judge.whole("rows-max", raw.rows_max, 256, 1..=65_536);
+        if rows_max < running_max {
+            let detail = format!(
+                "{rows_max} is less than running-max {running_max}: a step reads \
+                at least one token of each running request"
+            );
+            judge.error("rows-max", detail);
+        }
+        let config = Self {
+            model: model.into(),
+            mode,
+            device: judge.parsed("device", raw.device, "cpu", device),
+            activations: judge.parsed("activations", raw.activations, "int8", activations),
+            memory: memory(&mut judge, raw.memory, raw.memory_fraction),
+            names: judge.parsed("served-model-name", raw.served_model_name, "", names),
+            context_max: raw
+                .context_max
+                .map(|word| judge.whole("context-max", Some(word), 1, 2..=10_000_000)),
+            running_max,
+            waiting_max: judge.whole("waiting-max", raw.waiting_max, 256, 0..=65_536),
+            rows_max,
+            prompt_rows_max: judge.whole(
+                "prompt-rows-max",
+                raw.prompt_rows_max,
+                rows_max.div_ceil(4),
+                1..=rows_max,
+            ),
+            serve: Serve {
+                listen: judge.parsed("listen", raw.listen, "127.0.0.1:8101", address),
+                unknown_fields: judge.parsed("unknown-fields", raw.unknown_fields, "ignore", rule),
+                body_max: judge.parsed("body-max", raw.body_max, "16MiB", body_size),
+                connections_max: usize::try_from(judge.whole(
+                    "connections-max",
+                    raw.connections_max,
+                    1024,
+                    1..=1_000_000,
+                ))
+                .expect("fits the bound"),
+                request_max: seconds(judge.whole(
+                    "request-seconds-max",
+                    raw.request_seconds_max,
+                    3600,
+                    1..=86_400,
+                )),
+                drain_max: seconds(judge.whole("drain-seconds", raw.drain_seconds, 30, 0..=86_400)),
+            },
+            log: Log {
+                json: judge.parsed("log-format", raw.log_format, "text", log_format),
+                filter: raw.log.map_or_else(|| "info".to_owned(), |it| it.0),
+            },
+        };
+        if judge.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(judge.errors)) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! What the operator wrote: flags and file as text. Nothing is looked up or judged here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::config::ConfigError;
+
+/// Serves one replica of a language model over an OpenAI-compatible HTTP interface.
+#[derive(Debug, Parser)]
+#[command(name = "crossover-engine", version, args_conflicts_with_subcommands = true)]
+pub struct Line {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub raw: Raw,
+    /// TOML file with the same keys as the flags; a flag wins over the file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the configuration that results, and stop
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print what is understood of a model or of a draft head, and stop
+    Inspect {
+        /// A GGUF file, a directory of safetensors, or a directory of a draft head
+        path: PathBuf,
+        /// The model that a draft head belongs to
+        #[arg(long, value_name = "PATH")]
+        model: Option<PathBuf>,
+    },
+}
+
+/// A value as it stands on the command line or in the file. Numbers and words are judged later,
+/// so that one start can report every mistake.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Word(pub String);
+
+impl FromStr for Word {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct AnyScalar;
+        impl Visitor<'_> for AnyScalar {
+            type Value = Word;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a string or a number")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Word, E> {
+                Ok(Word(text.to_owned()))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Word, E> {
+                Ok(Word(number.to_string()))
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Word, E> {
+                Ok(Word(number.to_string()))
+            }
+
+            fn visit_bool<E: Error>(self, value: bool) -> Result<Word, E> {
+                Err(E::invalid_type(Unexpected::Bool(value), &self))
+            }
+        }
+        source.deserialize_any(AnyScalar)
+    }
+}
+
+/// Declares the flags once: each is an option of the command line and a key of the file.
+macro_rules! flags {
+    ($($(#[doc = $doc:literal])+ $name:ident: $shown:literal,)+) => {
+        /// The flags as written; also the keys of the file.
+        #[derive(Args, Clone, Debug, Default, Deserialize)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+        pub struct Raw {
+            $($(#[doc = $doc])+ #[arg(long, value_name = $shown)] pub $name: Option<Word>,)+
+        }
+
+        impl Raw {
+            /// What stands here, and where nothing does, what stands in `other`.
+            pub fn or(self, other: Self) -> Self {
+                Self { $($name: self.$name.or(other.$name),)+ }
+            }
+        }
+    };
+}
+
+flags! {
+    /// The model: a GGUF file, or a directory of safetensors with config.json and tokenizer.json
+    model: "PATH",
+    /// How tokens are made: baseline, eagle3 (needs --draft) or ngram [default: baseline]
+    mode: "MODE",
+    /// Directory of the EAGLE-3 draft head
+    draft: "DIR",
+    /// Drafts a sequence may get in one step, 0 to 16 [default: 3 with eagle3, 4 with ngram]
+    draft_max: "K",
+    /// Draft only while at most this many requests are decoding; `auto` takes the depths from the
+    /// calibration file [default: no limit]
+    draft_until: "N|auto",
+    /// Calibration file written by `crossover-bench calibrate`
+    calibration: "FILE",
+    /// Layers of the model whose input the draft head reads, such as 2,15,27 [default: what the
+    /// head says, else 2, L/2 and L-3]
+    eagle_layers: "LIST",
+    /// Pretend that the draft at each place is accepted with this probability, such as 0.8,0.7;
+    /// for speed tests only, and labelled everywhere [default: off]
+    simulate_acceptance: "LIST",
+    /// Where to compute: cpu, cpu:0-1 (a set of cores) or cuda:0 [default: cpu]
+    device: "DEVICE",
+    /// Activations on the CPU: f32 (exact reference) or int8 (fast) [default: int8]
+    activations: "KIND",
+    /// Address to listen on [default: 127.0.0.1:8101]
+    listen: "ADDR",
+    /// Names under which requests may ask for the model, comma-separated; the first is shown
+    /// [default: the name the model gives itself]
+    served_model_name: "NAMES",
+    /// Longest prompt and answer together, in tokens [default: what the model was made for]
+    context_max: "TOKENS",
+    /// Requests that are computed at once [default: 32]
+    running_max: "N",
+    /// Requests that may wait for a place; beyond that they are refused [default: 256]
+    waiting_max: "N",
+    /// Tokens that one step may read: the chunk in which prompts are read [default: 256]
+    rows_max: "N",
+    /// Prompt tokens in a step in which others decode: less lets those wait less
+    /// [default: a quarter of rows-max]
+    prompt_rows_max: "N",
+    /// Memory for keys and values, such as 512MiB or 2GiB [default: see --memory-fraction]
+    memory: "SIZE",
+    /// Share of the available memory to use for keys and values [default: 0.25]
+    memory_fraction: "SHARE",
+    /// What to do with request fields that the engine does not know: ignore or reject
+    /// [default: ignore]
+    unknown_fields: "RULE",
+    /// Largest request body [default: 16MiB]
+    body_max: "SIZE",
+    /// Open connections; more wait to be accepted [default: 1024]
+    connections_max: "N",
+    /// Longest time a request may take, waiting included [default: 3600]
+    request_seconds_max: "SECONDS",
+    /// Time for running requests to end after SIGTERM [default: 30]
+    drain_seconds: "SECONDS",
+    /// Log lines as text or json [default: text]
+    log_format: "KIND",
+    /// Log filter, such as warn or engine=debug [default: info]
+    log: "FILTER",
+}
+
+impl Raw {
+    /// Reads the file; one error for all of it, since a broken file cannot be judged key by key.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let fail = |detail: String| ConfigError { flag: "config", detail };
+        let text = fs::read_to_string(path)
+            .map_err(|error| fail(format!("cannot read {}: {error}", path.display())))?;
+        toml::from_str(&text)
+            .map_err(|error| fail(format!("{}: {}", path.display(), error.to_string().trim_end())))
+    }
+}

@@ -1,0 +1,135 @@
+use std::fs;
+use std::path::Path;
+
+use clap::{CommandFactory, Parser};
+
+use super::calibration::Calibration;
+use super::raw::{Line, Raw, Word};
+use super::*;
+
+fn config(words: &str) -> Result<Config, String> {
+    let line = Line::try_parse_from(["engine"].into_iter().chain(words.split_whitespace()));
+    Config::new(line.unwrap().raw).map_err(|it| it.to_string())
+}
+
+#[test]
+fn a_model_is_enough() {
+    let config = config("--model m.gguf").unwrap();
+    assert_eq!(config.mode, Mode::Baseline);
+    assert_eq!(config.device, Device::Cpu { cores: vec![] });
+    assert_eq!(config.memory, Memory::Fraction(0.25));
+}
+
+#[test]
+fn every_mistake_is_reported_at_once() {
+    let words = "--mode eagle --running-max 0 --rows-max x --device gpu --activations i4 \
+        --listen here --memory 1QB --memory-fraction 2 --unknown-fields drop --body-max 1 \
+        --context-max 1 --drain-seconds -1 --log-format xml --served-model-name a,";
+    let words = words.replace("--drain-seconds -1", "--drain-seconds=-1");
+    let errors = config(&words).unwrap_err();
+    for flag in [
+        "model",
+        "mode",
+        "running-max",
+        "rows-max",
+        "device",
+        "activations",
+        "listen",
+        "memory",
+        "unknown-fields",
+        "body-max",
+        "context-max",
+        "drain-seconds",
+        "log-format",
+        "served-model-name",
+    ] {
+        assert!(errors.contains(&format!("--{flag}: ")), "{flag} is missing in\n{errors}");
+    }
+}
+
+#[test]
+fn flags_without_a_meaning_are_mistakes() {
+    let errors = config("--model m --draft d --draft-max 2 --draft-until 4 --eagle-layers 1");
+    assert_eq!(errors.unwrap_err().lines().count(), 4);
+    let errors = config("--model m --mode eagle3").unwrap_err();
+    assert_eq!(errors, "--draft: is required\n");
+    let errors = config("--model m --mode ngram --draft-until auto").unwrap_err();
+    assert_eq!(errors, "--draft-until: 'auto' needs --calibration\n");
+    let errors = config("--model m --running-max 64 --rows-max 8").unwrap_err();
+    assert!(errors.starts_with("--rows-max: 8 is less than running-max 64"), "{errors}");
+}
+
+#[test]
+fn what_is_printed_gives_the_same_again() {
+    for words in [
+        "--model m",
+        "--model m --mode ngram --draft-until 7 --memory 1.5GiB --device cpu:3,0-1",
+        "--model a --mode eagle3 --draft d --draft-max 0 --eagle-layers 2,15,27 --log debug \
+         --draft-until 4:5,8:3 --simulate-acceptance 0.8,0.75 --served-model-name x,y/z \
+         --context-max 4096 --activations f32 --log-format json --device cuda:0",
+    ] {
+        let first = config(words).unwrap();
+        let file: Raw = toml::from_str(&first.to_string()).unwrap();
+        assert_eq!(Config::new(file).unwrap(), first);
+    }
+}
+
+#[test]
+fn a_flag_wins_over_the_file() {
+    let flags = Raw { rows_max: Some(Word("64".to_owned())), ..Raw::default() };
+    let file: Raw = toml::from_str("model = \"m\"\nrows-max = 128\nrunning-max = 8").unwrap();
+    let config = Config::new(flags.or(file)).unwrap();
+    assert_eq!((config.rows_max, config.running_max), (64, 8));
+    let unknown = toml::from_str::<Raw>("modle = \"m\"").unwrap_err().to_string();
+    assert!(unknown.contains("modle"), "{unknown}");
+}
+
+#[test]
+fn sizes() {
+    let check = |text, bytes| assert_eq!(size::parse(text).ok(), bytes, "{text}");
+    check("1024", Some(1024));
+    check("512MiB", Some(512 << 20));
+    check("1.5 GiB", Some(3 << 29));
+    check("2GB", Some(2_000_000_000));
+    for wrong in ["", "GiB", "-1", "1XB", "0", "99999999999GiB", "1e9"] {
+        check(wrong, None);
+    }
+    assert_eq!(size::show(3 << 29), "1.5 GiB");
+    assert_eq!(size::show(1000), "1000 B");
+}
+
+#[test]
+fn devices() {
+    let check = |text, cores| assert_eq!(device(text), cores, "{text}");
+    check("cpu:0-1", Ok(Device::Cpu { cores: vec![0, 1] }));
+    check("cpu:5,2-3", Ok(Device::Cpu { cores: vec![2, 3, 5] }));
+    check("cuda:0,1", Ok(Device::Cuda { name: "cuda:0,1".to_owned() }));
+    for wrong in ["cpu:", "cpu:3-1", "cpu:0,0", "cpu:x", "cpu:0-99999", "tpu"] {
+        assert!(device(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn calibrations() {
+    let right = r#"{"format": 1, "key": {}, "curves": {}, "depth": [[4, 5], [8, 3]]}"#;
+    assert_eq!(Calibration::parse(right).unwrap().depth, [(4, 5), (8, 3)]);
+    for wrong in ["", "{}", r#"{"format": 2}"#, r#"{"format": 1, "depth": [[8, 1], [4, 2]]}"#] {
+        assert!(Calibration::parse(wrong).is_err(), "{wrong}");
+    }
+    assert!(Calibration::parse(r#"{"format": 1, "depth": [[8, 99]]}"#).is_err());
+}
+
+#[test]
+fn the_readme_lists_every_flag() {
+    let row = |flag: &clap::Arg| {
+        let name = flag.get_long()?;
+        let shown = flag.get_value_names().filter(|_| flag.get_action().takes_values());
+        let shown = shown.map_or(String::new(), |it| format!(" {}", it[0].replace('|', "\\|")));
+        let help = flag.get_help()?.to_string().replace('\n', " ");
+        Some(format!("| `--{name}{shown}` | {help} |\n"))
+    };
+    let table: String = Line::command().get_arguments().filter_map(row).collect();
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    assert!(readme.contains(&table), "the README's table of flags should be:\n{table}");
+}

@@ -1,0 +1,307 @@
+//! The one thread that owns the loop: a bounded inbox in, a channel for each text out.
+//!
+//! A text's channel has room for all it can ever say, so the loop never waits for a client; and a
+//! receiver that is dropped is the whole of an abort, so a client that is gone is noticed wherever
+//! it was: in the queue, before its first token or between two.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::backend::BackendError;
+use crate::batch::guide::Guide;
+use crate::batch::ids::{SeqId, TokenId};
+use crate::batch::plan::TokenLogprobs;
+use crate::batch::sampling::Sampling;
+use crate::batch::step::{Engine, Event, Finish, Refused, Request};
+use crate::clock;
+use crate::runner::observer::Observer;
+
+pub mod observer;
+pub mod pulse;
+
+/// A text that is asked for.
+#[derive(Debug)]
+pub struct Job {
+    pub prompt: Vec<TokenId>,
+    pub new_max: u32,
+    pub sampling: Arc<Sampling>,
+    pub priority: i32,
+    pub speculate: bool,
+    pub guide: Option<Box<dyn Guide>>,
+}
+
+/// What a text got in one step.
+#[derive(Debug)]
+pub struct Round {
+    pub tokens: Vec<TokenId>,
+    /// One for each token if they were asked for, else none.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Guesses that were made for this step, and how many of them stand among the tokens.
+    pub guessed: u32,
+    pub kept: u32,
+    pub end: Option<End>,
+    pub at: Instant,
+}
+
+/// How a text ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct End {
+    pub reason: EndReason,
+    /// Prompt tokens that an earlier request had left in the pages.
+    pub cached: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum EndReason {
+    Loop(Finish),
+    /// Someone asked by name that it end.
+    Aborted,
+}
+
+/// Why a request was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NotTaken {
+    /// The inbox or the waiting room is full.
+    Full,
+    Refused(Refused),
+    /// The thread is gone.
+    Stopped,
+}
+
+/// The way to the thread; the thread ends when all of them are dropped and nothing runs.
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    letters: mpsc::Sender<Letter>,
+}
+
+#[derive(Debug)]
+enum Letter {
+    Submit {
+        name: Arc<str>,
+        jobs: Vec<(Job, mpsc::Sender<Round>)>,
+        answer: oneshot::Sender<Result<(), NotTaken>>,
+    },
+    Abort {
+        name: String,
+        answer: oneshot::Sender<usize>,
+    },
+}
+
+impl Inbox {
+    /// A way in for at most `letters_max` letters that the thread has not read.
+    pub fn new(letters_max: usize) -> (Self, Letters) {
+        let (letters, receiver) = mpsc::channel(letters_max.max(1));
+        (Self { letters }, Letters(receiver))
+    }
+
+    /// Hands in the texts of one request, all or none. `name` is what [`Self::abort`] knows it by.
+    pub async fn submit(
+        &self,
+        name: Arc<str>,
+        jobs: Vec<Job>,
+    ) -> Result<Vec<mpsc::Receiver<Round>>, NotTaken> {
+        let mut receivers = Vec::with_capacity(jobs.len());
+        let with_channel = |job: Job| {
+            // Every round but one that only ends has a token.
+            let (sender, receiver) = mpsc::channel(job.new_max as usize + 1);
+            receivers.push(receiver);
+            (job, sender)
+        };
+        let jobs = jobs.into_iter().map(with_channel).collect();
+        let (answer, answered) = oneshot::channel();
+        self.letters.try_send(Letter::Submit { name, jobs, answer }).map_err(|it| match it {
+            mpsc::error::TrySendError::Full(_) => NotTaken::Full,
+            mpsc::error::TrySendError::Closed(_) => NotTaken::Stopped,
+        })?;
+        answered.await.unwrap_or(Err(NotTaken::Stopped))?;
+        Ok(receivers)
+    }
+
+    /// Ends all texts of the requests with this name; gives how many there were.
+    pub async fn abort(&self, name: String) -> Result<usize, NotTaken> {
+        let (answer, answered) = oneshot::channel();
+        let letter = Letter::Abort { name, answer };
+        self.letters.send(letter).await.map_err(|_| NotTaken::Stopped)?;
+        answered.await.map_err(|_| NotTaken::Stopped)
+    }
+}
+
+/// What the thread reads from.
+#[derive(Debug)]
+pub struct Letters(mpsc::Receiver<Letter>);
+
+/// A text in the loop.
+#[derive(Debug)]
+struct Active {
+    name: Arc<str>,
+    outbox: mpsc::Sender<Round>,
+}
+
+/// Owns the loop until nobody can ask for anything any more.
+#[derive(Debug)]
+pub struct Runner {
+    engine: Engine,
+    letters: mpsc::Receiver<Letter>,
+    active: BTreeMap<SeqId, Active>,
+    observer: Observer,
+    events: Vec<Event>,
+    last_id: u64,
+}
+
+impl Runner {
+    pub fn new(engine: Engine, letters: Letters, observer: Observer) -> Self {
+        let active = BTreeMap::new();
+        Self { engine, letters: letters.0, active, observer, events: Vec::new(), last_id: 0 }
+    }
+
+    /// Runs until the inbox is dropped and all texts have ended, or the backend fails. Either way
+    /// all channels are dropped with the loop; one without an [`End`] tells its reader of failure.
+    pub fn run(mut self) -> Result<(), BackendError> {
+        while self.take_in() {
+            self.drop_gone();
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Reads what came in; waits for something only if there is nothing else to do. False when
+    /// nothing will come any more.
+    fn take_in(&mut self) -> bool {
+        if self.active.is_empty() && self.engine.is_idle() {
+            self.engine.check_idle();
+            self.observer.idle(&self.engine.load());
+            let Some(letter) = self.letters.blocking_recv() else { return false };
+            self.observer.wake();
+            self.read(letter);
+        }
+        // As many as fit the inbox: those that come meanwhile wait for the next turn.
+        for _ in 0..self.letters.max_capacity() {
+            let Ok(letter) = self.letters.try_recv() else { break };
+            self.read(letter);
+        }
+        true
+    }
+
+    fn read(&mut self, letter: Letter) {
+        match letter {
+            Letter::Submit { name, jobs, answer } => {
+                let ids: Vec<SeqId> = jobs.iter().map(|_| self.next_id()).collect();
+                let taken = self.submit(&name, &ids, jobs);
+                if taken.is_err() {
+                    for id in ids {
+                        self.forget(id);
+                    }
+                }
+                self.observer.queued(&self.engine.load());
+                // A client that is gone by now dropped its receivers as well.
+                let _gone = answer.send(taken);
+            }
+            Letter::Abort { name, answer } => {
+                let named = |(id, it): (&SeqId, &Active)| (*it.name == *name).then_some(*id);
+                let ids: Vec<SeqId> = self.active.iter().filter_map(named).collect();
+                for id in &ids {
+                    let active = self.forget(*id).expect("it was just found");
+                    let round = Round::ending(EndReason::Aborted, 0, clock::now());
+                    deliver(&active.outbox, round);
+                }
+                let _gone = answer.send(ids.len());
+            }
+        }
+    }
+
+    fn next_id(&mut self) -> SeqId {
+        self.last_id += 1;
+        SeqId(self.last_id)
+    }
+
+    fn submit(
+        &mut self,
+        name: &Arc<str>,
+        ids: &[SeqId],
+        jobs: Vec<(Job, mpsc::Sender<Round>)>,
+    ) -> Result<(), NotTaken> {
+        for (&id, (job, outbox)) in ids.iter().zip(jobs) {
+            let Job { prompt, new_max, sampling, priority, speculate, guide } = job;
+            let request = Request { id, prompt, new_max, sampling, priority, speculate, guide };
+            self.engine.submit(request).map_err(|refused| match refused {
+                Refused::QueueFull => NotTaken::Full,
+                other => NotTaken::Refused(other),
+            })?;
+            self.active.insert(id, Active { name: Arc::clone(name), outbox });
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, id: SeqId) -> Option<Active> {
+        let active = self.active.remove(&id)?;
+        self.engine.abort(id);
+        Some(active)
+    }
+
+    /// Ends the texts that nobody reads.
+    fn drop_gone(&mut self) {
+        let gone: Vec<SeqId> =
+            self.active.iter().filter(|(_, it)| it.outbox.is_closed()).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.forget(id);
+            self.observer.gone();
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), BackendError> {
+        let start = clock::now();
+        self.events.clear();
+        let stepped = self.engine.step(&mut self.events);
+        let end = clock::now();
+        stepped?;
+        self.observer.stepped(&self.engine.load(), start, end, &self.events);
+        let mut events = std::mem::take(&mut self.events).into_iter().peekable();
+        while let Some(event) = events.next() {
+            let id = seq_of(&event);
+            // The end of a text stands right after its last tokens.
+            let done = events.next_if(|it| matches!(it, Event::Done { seq, .. } if *seq == id));
+            let round = Round::new(event, done, end);
+            let ends = round.end.is_some();
+            if let Some(active) = self.active.get(&id) {
+                deliver(&active.outbox, round);
+            }
+            if ends {
+                self.active.remove(&id);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The channel has room for all that a text can say, so only its reader can be missing.
+fn deliver(outbox: &mpsc::Sender<Round>, round: Round) {
+    let sent = outbox.try_send(round);
+    assert!(!matches!(sent, Err(mpsc::error::TrySendError::Full(_))), "a text said too much");
+}
+
+impl Round {
+    /// A round without tokens that only ends a text.
+    pub fn ending(reason: EndReason, cached: u32, at: Instant) -> Self {
+        let (tokens, logprobs) = (Vec::new(), Vec::new());
+        Self { tokens, logprobs, guessed: 0, kept: 0, end: Some(End { reason, cached }), at }
+    }
+
+    fn new(event: Event, done: Option<Event>, at: Instant) -> Self {
+        match event {
+            Event::Tokens { tokens, logprobs, drafted, kept, .. } => {
+                let end = done.and_then(|it| Self::new(it, None, at).end);
+                Self { tokens, logprobs, guessed: drafted, kept, end, at }
+            }
+            Event::Done { reason, cached, .. } => Self::ending(EndReason::Loop(reason), cached, at),
+        }
+    }
+}
+
+fn seq_of(event: &Event) -> SeqId {
+    match event {
+        Event::Tokens { seq, .. } | Event::Done { seq, .. } => *seq,
+    }
+}

@@ -1,0 +1,173 @@
+//! One text as it grows: tokens in, text that may be shown out, cut where it must end.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::batch::ids::TokenId;
+use crate::batch::plan::TokenLogprobs;
+use crate::batch::step::Finish;
+use crate::runner::{EndReason, Round};
+use crate::serve::speech::{Speech, Speller};
+use crate::serve::stops::StopFinder;
+use crate::serve::wishes::Stops;
+
+/// What a round adds to a text.
+#[derive(Debug, Default)]
+pub struct Delta {
+    pub text: String,
+    pub logprobs: Vec<TokenReport>,
+    pub finish: Option<Ending>,
+}
+
+/// Why a text ended, as clients know it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ending {
+    Stop,
+    Length,
+    Abort,
+    /// The grammar that the client gave could not go on.
+    Stuck,
+}
+
+impl Ending {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+            Self::Stuck => "error",
+        }
+    }
+}
+
+/// How likely a token was, and where its text begins.
+#[derive(Debug)]
+pub struct TokenReport {
+    pub token: TokenId,
+    pub logprobs: TokenLogprobs,
+    /// Characters of the text before it.
+    pub offset: usize,
+}
+
+/// What a text cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    pub tokens: u32,
+    /// Guesses among the tokens, and those that were wrong.
+    pub accepted: u32,
+    pub rejected: u32,
+    /// Prompt tokens that were found in kept pages.
+    pub cached: u32,
+}
+
+#[derive(Debug)]
+pub struct Choice {
+    pub seed: u64,
+    pub cost: Cost,
+    pub first: Option<Instant>,
+    pub last: Option<Instant>,
+    speller: Box<dyn Speller>,
+    finder: StopFinder,
+    stops: Arc<Stops>,
+    reports: bool,
+    /// Characters of the whole text so far, shown or held back.
+    len: usize,
+}
+
+impl Choice {
+    /// `len` is how many characters stand before the answer.
+    pub fn new(
+        speech: &dyn Speech,
+        stops: &Arc<Stops>,
+        skips_special: bool,
+        reports: bool,
+        seed: u64,
+        len: usize,
+    ) -> Self {
+        Self {
+            seed,
+            cost: Cost::default(),
+            first: None,
+            last: None,
+            speller: speech.speller(skips_special),
+            finder: StopFinder::new(stops.strings.clone(), stops.include),
+            stops: Arc::clone(stops),
+            reports,
+            len,
+        }
+    }
+
+    /// Takes a round. After one with a finish there is no other.
+    pub fn take(&mut self, round: Round) -> Delta {
+        let Round { tokens, logprobs, guessed, kept, end, at } = round;
+        self.first.get_or_insert(at);
+        self.last = Some(at);
+        let mut delta = Delta::default();
+        let mut logprobs = logprobs.into_iter();
+        let finish = end.as_ref().map(|it| ending(&it.reason));
+        let mut used = 0;
+        for &token in &tokens {
+            used += 1;
+            self.cost.tokens += 1;
+            if self.reports
+                && let Some(logprobs) = logprobs.next()
+            {
+                delta.logprobs.push(TokenReport { token, logprobs, offset: self.len });
+            }
+            let is_end = matches!(&end, Some(end) if end.reason == stopped_at(token))
+                && used as usize == tokens.len();
+            if is_end && !self.stops.include {
+                break;
+            }
+            let piece = self.speller.push(token);
+            if self.show(&piece, &mut delta) {
+                break;
+            }
+        }
+        let kept = kept.min(used);
+        self.cost.accepted += kept;
+        self.cost.rejected += guessed - kept;
+        if let Some(end) = end {
+            self.cost.cached = end.cached;
+        }
+        if delta.finish.is_none() && finish.is_some() {
+            let rest = self.speller.finish();
+            if !self.show(&rest, &mut delta) {
+                delta.text.push_str(&self.finder.finish());
+                delta.finish = finish;
+            }
+        }
+        delta
+    }
+
+    /// Adds a piece of text, or what of it may be shown; true if a stop string ended the text.
+    fn show(&mut self, piece: &str, delta: &mut Delta) -> bool {
+        self.len += piece.chars().count();
+        if self.cost.tokens < self.stops.tokens_min {
+            delta.text.push_str(piece);
+            return false;
+        }
+        let found = self.finder.push(piece);
+        delta.text.push_str(&found.text);
+        if found.stopped {
+            delta.finish = Some(Ending::Stop);
+        }
+        found.stopped
+    }
+}
+
+fn stopped_at(token: TokenId) -> EndReason {
+    EndReason::Loop(Finish::Stop(token))
+}
+
+fn ending(reason: &EndReason) -> Ending {
+    match reason {
+        EndReason::Loop(Finish::Stop(_) | Finish::Complete) => Ending::Stop,
+        EndReason::Loop(Finish::Length) => Ending::Length,
+        EndReason::Loop(Finish::Stuck(_)) => Ending::Stuck,
+        EndReason::Aborted => Ending::Abort,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! POST /v1/completions: what it takes and how it writes.
+
+use serde_json::{Map, Value, json};
+
+use crate::batch::ids::TokenId;
+use crate::serve::answer::Refusal;
+use crate::serve::choice::Delta;
+use crate::serve::fields::{self, Fields};
+use crate::serve::generate::Order;
+use crate::serve::logprobs;
+use crate::serve::ready::Ready;
+use crate::serve::wishes::{self, CHOICES_MAX, TOP_LOGPROBS_MAX, Wishes};
+use crate::serve::writer::Shape;
+
+/// Tokens of an answer when the client does not say.
+const NEW_MAX: u32 = 16;
+
+/// How answers are written.
+#[derive(Debug)]
+pub struct Completions {
+    /// For each choice the text that is put before it.
+    before: Vec<String>,
+    has_logprobs: bool,
+}
+
+/// One prompt as it was sent.
+#[derive(Debug)]
+enum Prompt {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+/// What the request asks for; its unknown fields are left in `fields`.
+pub async fn read(ready: &Ready, fields: &mut Fields) -> Result<(Order, Completions), Refusal> {
+    ready.check_model(fields)?;
+    let prompts = prompts(fields, ready.speech.vocab())?;
+    let mut wishes = Wishes::take(fields, ready.bounds())?;
+    let top = fields.count("logprobs", TOP_LOGPROBS_MAX)?;
+    wishes.sampling.logprobs = top;
+    let adds_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
+    fields.refuse("response_format", &[json!({ "type": "text" })])?;
+    let count = u32::try_from(prompts.len()).unwrap_or(u32::MAX);
+    if CHOICES_MAX < count.saturating_mul(wishes.n) {
+        let message = format!("{count} prompts times n = {} is more than {CHOICES_MAX}", wishes.n);
+        return Err(Refusal::field("prompt", "invalid_value", message));
+    }
+    if wishes.echo && top.is_some() {
+        let message = "echo with logprobs is not supported: prompts have no logprobs here";
+        return Err(Refusal::field("echo", "unsupported_value", message));
+    }
+    let mut order = Vec::with_capacity(prompts.len());
+    let mut before = Vec::new();
+    for prompt in prompts {
+        let echo = match &prompt {
+            _ if !wishes.echo => String::new(),
+            Prompt::Text(text) => text.clone(),
+            Prompt::Tokens(tokens) => ready.speech.decode(tokens, wishes.skip_special_tokens),
+        };
+        let tokens = match prompt {
+            Prompt::Text(text) => ready.encode(text, adds_special, "prompt").await?,
+            Prompt::Tokens(tokens) => tokens,
+        };
+        if tokens.is_empty() {
+            return Err(Refusal::field("prompt", "invalid_value", "prompt is empty"));
+        }
+        order.push((tokens, echo.chars().count()));
+        before.extend((0..wishes.n).map(|_| echo.clone()));
+    }
+    let order =
+        Order { prompts: order, wishes, new_max_default: Some(NEW_MAX), prompt_param: "prompt" };
+    Ok((order, Completions { before, has_logprobs: top.is_some() }))
+}
+
+/// A string, a list of strings, a list of token ids, or a list of such lists.
+fn prompts(fields: &mut Fields, vocab: u32) -> Result<Vec<Prompt>, Refusal> {
+    let value = fields.value("prompt").ok_or_else(|| fields::missing("prompt"))?;
+    let items = match value {
+        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
+        Value::Array(items) if !items.is_empty() => items,
+        Value::Array(_) => {
+            return Err(Refusal::field("prompt", "invalid_value", "prompt is an empty list"));
+        }
+        other => return Err(fields::wrong_type("prompt", "a string or a list", &other)),
+    };
+    if items[0].is_number() {
+        return Ok(vec![Prompt::Tokens(tokens(&items, "prompt", vocab)?)]);
+    }
+    let read = |(at, item): (usize, Value)| match item {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(ids) => tokens(&ids, &format!("prompt[{at}]"), vocab).map(Prompt::Tokens),
+        other => {
+            let path = format!("prompt[{at}]");
+            Err(fields::wrong_type(path, "a string or a list of token ids", &other))
+        }
+    };
+    items.into_iter().enumerate().map(read).collect()
+}
+
+pub fn tokens(items: &[Value], path: &str, vocab: u32) -> Result<Vec<TokenId>, Refusal> {
+    let read = |(at, item)| wishes::token(item, &format!("{path}[{at}]"), vocab);
+    items.iter().enumerate().map(read).collect()
+}
+
+impl Completions {
+    fn entry(&self, ready: &Ready, text: &str, delta: &Delta) -> Map<String, Value> {
+        let mut entry = Map::new();
+        entry.insert("text".to_owned(), json!(text));
+        let logprobs = self.has_logprobs.then(|| logprobs::for_completions(ready, &delta.logprobs));
+        entry.insert("logprobs".to_owned(), json!(logprobs));
+        entry.insert("finish_reason".to_owned(), json!(delta.finish.map(|it| it.name())));
+        entry
+    }
+}
+
+impl Shape for Completions {
+    fn objects(&self) -> (&'static str, &'static str) {
+        ("text_completion", "text_completion")
+    }
+
+    fn opening(&self, index: usize) -> Option<Value> {
+        let before = &self.before[index];
+        let entry = json!({ "text": before, "logprobs": null, "finish_reason": null });
+        (!before.is_empty()).then_some(entry)
+    }
+
+    fn delta(&self, ready: &Ready, delta: &Delta) -> Value {
+        self.entry(ready, &delta.text, delta).into()
+    }
+
+    fn whole(&self, ready: &Ready, index: usize, delta: &Delta) -> Value {
+        let text = format!("{}{}", self.before[index], delta.text);
+        self.entry(ready, &text, delta).into()
+    }
+}

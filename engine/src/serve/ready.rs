@@ -1,0 +1,131 @@
+//! What requests share once the model is loaded.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::batch::ids::TokenId;
+use crate::config::{Serve, UnknownFields};
+use crate::metrics::Metrics;
+use crate::runner::Inbox;
+use crate::runner::observer::Seen;
+use crate::serve::answer::Refusal;
+use crate::serve::fields::Fields;
+use crate::serve::speech::Speech;
+use crate::serve::wishes::Bounds;
+
+/// A prompt longer than this is encoded where it does not hold up other requests.
+const ENCODE_INLINE_BYTES_MAX: usize = 4096;
+
+/// The model as clients see it.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// At least one; the first is shown.
+    pub names: Vec<String>,
+    pub mode: &'static str,
+    /// Prompt and answer together.
+    pub context_max: u32,
+    /// Equal for engines whose texts are equal.
+    pub fingerprint: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The configuration as it is in force, for `/server_info`.
+    pub config: String,
+}
+
+#[derive(Debug)]
+pub struct Ready {
+    pub about: About,
+    pub options: Serve,
+    pub speech: Arc<dyn Speech>,
+    pub inbox: Inbox,
+    pub metrics: Arc<Metrics>,
+    pub seen: Arc<Seen>,
+    pub seeds: Seeds,
+}
+
+impl Ready {
+    pub fn bounds(&self) -> Bounds<'_> {
+        Bounds {
+            vocab: self.speech.vocab(),
+            context_max: self.about.context_max,
+            stop_tokens: self.speech.stop_tokens(),
+        }
+    }
+
+    /// Takes the `model` field; a request without one means the one model that is here.
+    pub fn check_model(&self, fields: &mut Fields) -> Result<(), Refusal> {
+        match fields.string("model")? {
+            Some(model) if !self.about.names.contains(&model) => {
+                Err(Refusal::UnknownModel { model })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Judges the fields that nobody took; gives their names if they are to be ignored.
+    pub fn settle(&self, fields: Fields) -> Result<Vec<String>, Refusal> {
+        let left = fields.left();
+        match (self.options.unknown_fields, left.first()) {
+            (UnknownFields::Reject, Some(name)) => {
+                Err(Refusal::field(name, "unknown_parameter", format!("{name} is not known")))
+            }
+            _ => Ok(left),
+        }
+    }
+
+    /// The tokens of `text`, which stands in the field `param`.
+    pub async fn encode(
+        &self,
+        text: String,
+        adds_special: bool,
+        param: &str,
+    ) -> Result<Vec<TokenId>, Refusal> {
+        let encoded = if text.len() <= ENCODE_INLINE_BYTES_MAX {
+            self.speech.encode(&text, adds_special)
+        } else {
+            let speech = Arc::clone(&self.speech);
+            let task = tokio::task::spawn_blocking(move || speech.encode(&text, adds_special));
+            task.await.map_err(|_| Refusal::Failed)?
+        };
+        encoded.map_err(|detail| {
+            Refusal::field(param, "invalid_value", format!("{param} cannot be encoded: {detail}"))
+        })
+    }
+
+    /// `/v1/models`' entry.
+    pub fn card(&self, name: &str) -> Value {
+        json!({
+            "id": name,
+            "object": "model",
+            "created": self.about.created,
+            "owned_by": "crossover",
+            "root": self.about.names[0],
+            "parent": null,
+            "max_model_len": self.about.context_max,
+        })
+    }
+}
+
+/// Seeds for requests that bring none: below 2^53, so that any client can send one back.
+#[derive(Debug)]
+pub struct Seeds {
+    base: u64,
+    drawn: AtomicU64,
+}
+
+impl Seeds {
+    /// Each process draws others.
+    pub fn by_chance() -> Self {
+        Self { base: RandomState::new().build_hasher().finish(), drawn: AtomicU64::new(0) }
+    }
+
+    pub fn draw(&self) -> u64 {
+        let mut hasher = std::hash::DefaultHasher::new();
+        hasher.write_u64(self.base);
+        hasher.write_u64(self.drawn.fetch_add(1, Ordering::Relaxed));
+        hasher.finish() >> 11
+    }
+}

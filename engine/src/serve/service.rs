@@ -1,0 +1,319 @@
+//! What stands at which path.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Method, Request, Response};
+use serde_json::{Value, json};
+
+use crate::clock;
+use crate::config::Serve;
+use crate::serve::answer::{self, Body, Refusal};
+use crate::serve::fields::{self, Fields};
+use crate::serve::gate::{Gate, Pass};
+use crate::serve::generate::generate;
+use crate::serve::ready::Ready;
+use crate::serve::record::Record;
+use crate::serve::wire::LoadReport;
+use crate::serve::writer::Head;
+use crate::serve::{chat, completions, tokens};
+
+/// Time for a request's body to arrive.
+const BODY_MAX: Duration = Duration::from_secs(60);
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-crossover-ignored-fields");
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+const GET: &str = "GET";
+const POST: &str = "POST";
+
+#[derive(Debug)]
+pub struct Service {
+    options: Serve,
+    ready: OnceLock<Arc<Ready>>,
+    is_draining: AtomicBool,
+    pub gate: Gate,
+}
+
+impl Service {
+    pub fn new(options: Serve) -> Self {
+        let (ready, gate) = (OnceLock::new(), Gate::default());
+        Self { options, ready, is_draining: AtomicBool::new(false), gate }
+    }
+
+    /// The model is loaded.
+    pub fn set_ready(&self, ready: Arc<Ready>) {
+        self.ready.set(ready).expect("a model is loaded once");
+    }
+
+    /// From now on requests are refused.
+    pub fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
+    /// What requests need, if they can be served.
+    fn ready(&self) -> Result<&Arc<Ready>, Refusal> {
+        match self.ready.get() {
+            _ if self.is_draining() => Err(Refusal::Draining),
+            None => Err(Refusal::Loading),
+            Some(ready) => Ok(ready),
+        }
+    }
+
+    pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let arrival = clock::now();
+        let id = request_id(&request);
+        let named = self.route(request, id.clone(), arrival).await;
+        let mut answer = named.unwrap_or_else(|refusal| answer::refuse(&refusal));
+        if let Some(id) = id
+            && let Ok(id) = HeaderValue::from_str(&id)
+        {
+            answer.headers_mut().insert(REQUEST_ID, id);
+        }
+        answer
+    }
+
+    async fn route(
+        &self,
+        request: Request<Incoming>,
+        id: Option<String>,
+        arrival: Instant,
+    ) -> Result<Response<Body>, Refusal> {
+        let path = request.uri().path().to_owned();
+        let wanted = match path.as_str() {
+            "/v1/chat/completions"
+            | "/v1/completions"
+            | "/v1/embeddings"
+            | "/tokenize"
+            | "/detokenize"
+            | "/abort_request" => POST,
+            "/health" | "/ping" | "/readyz" | "/healthz" | "/livez" | "/load" | "/metrics"
+            | "/version" | "/server_info" | "/debug/steps" | "/v1/models" => GET,
+            _ if path.starts_with("/v1/models/") => GET,
+            _ => return Err(Refusal::UnknownPath { path }),
+        };
+        let method = request.method();
+        let is_get = method == Method::GET || method == Method::HEAD;
+        match wanted {
+            GET if is_get => self.look(&path),
+            POST if method == Method::POST => self.act(request, &path, id, arrival).await,
+            _ => Err(Refusal::WrongMethod { allowed: wanted }),
+        }
+    }
+
+    /// What can be read at any time.
+    fn look(&self, path: &str) -> Result<Response<Body>, Refusal> {
+        match path {
+            "/healthz" | "/livez" => return Ok(answer::json(&json!({ "status": "alive" }))),
+            "/version" => {
+                return Ok(answer::json(&json!({ "version": env!("CARGO_PKG_VERSION") })));
+            }
+            "/health" | "/ping" | "/readyz" => {
+                self.ready()?;
+                return Ok(answer::json(&json!({ "status": "ready" })));
+            }
+            "/metrics" => {
+                let page = self.ready.get().map_or_else(String::new, |it| it.metrics.page());
+                return Ok(answer::text("text/plain; version=0.0.4; charset=utf-8", page));
+            }
+            _ => {}
+        }
+        let ready = self.ready.get().ok_or(Refusal::Loading)?;
+        let about = &ready.about;
+        let found = match path {
+            "/load" => {
+                let load = ready.seen.load();
+                let report =
+                    LoadReport::new(&load, about.mode, &about.names[0], self.is_draining());
+                serde_json::to_value(report).expect("numbers and words")
+            }
+            "/debug/steps" => {
+                json!({ "steps": serde_json::to_value(ready.seen.steps()).expect("numbers") })
+            }
+            "/server_info" => json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "model": about.names[0],
+                "mode": about.mode,
+                "max_model_len": about.context_max,
+                "system_fingerprint": about.fingerprint,
+                "config": about.config,
+            }),
+            "/v1/models" => {
+                let cards: Vec<Value> = about.names.iter().map(|it| ready.card(it)).collect();
+                json!({ "object": "list", "data": cards })
+            }
+            _ => {
+                let name = path.strip_prefix("/v1/models/").expect("no other path comes here");
+                let name = percent_decoded(name);
+                if !about.names.contains(&name) {
+                    return Err(Refusal::UnknownModel { model: name });
+                }
+                ready.card(&name)
+            }
+        };
+        Ok(answer::json(&found))
+    }
+
+    /// What needs the model and a body.
+    async fn act(
+        &self,
+        request: Request<Incoming>,
+        path: &str,
+        id: Option<String>,
+        arrival: Instant,
+    ) -> Result<Response<Body>, Refusal> {
+        let ready = Arc::clone(self.ready()?);
+        let pass = self.gate.enter();
+        match path {
+            "/v1/chat/completions" => {
+                let fields = self.fields(request).await?;
+                self.chat(ready, fields, Call { id, arrival, pass }).await
+            }
+            "/v1/completions" => {
+                let fields = self.fields(request).await?;
+                self.completions(ready, fields, Call { id, arrival, pass }).await
+            }
+            "/tokenize" => {
+                let mut fields = self.fields(request).await?;
+                let found = tokens::tokenize(&ready, &mut fields).await?;
+                ready.settle(fields)?;
+                Ok(answer::json(&found))
+            }
+            "/detokenize" => {
+                let mut fields = self.fields(request).await?;
+                let found = tokens::detokenize(&ready, &mut fields)?;
+                ready.settle(fields)?;
+                Ok(answer::json(&found))
+            }
+            "/abort_request" => {
+                let mut fields = self.fields(request).await?;
+                let given = fields.string("rid")?.or(fields.string("request_id")?);
+                let name = given.ok_or_else(|| fields::missing("rid"))?;
+                ready.settle(fields)?;
+                let ended = ready.inbox.abort(name).await.map_err(|_| Refusal::Failed)?;
+                Ok(answer::json(&json!({ "aborted": ended })))
+            }
+            _ => Err(Refusal::Unsupported {
+                message: "this engine writes text and makes no embeddings",
+            }),
+        }
+    }
+
+    async fn chat(
+        &self,
+        ready: Arc<Ready>,
+        mut fields: Fields,
+        call: Call,
+    ) -> Result<Response<Body>, Refusal> {
+        let (head, mut record) = call.open(&ready, "chatcmpl-", "/v1/chat/completions");
+        let read = async {
+            let read = chat::read(&ready, &mut fields).await?;
+            Ok((read, ready.settle(fields)?))
+        };
+        match read.await {
+            Ok(((order, shape), ignored)) => {
+                let answer = generate(ready, order, shape, head, record, call.pass).await?;
+                Ok(with_ignored(answer, &ignored))
+            }
+            Err(refusal) => {
+                record.refuse(&refusal);
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn completions(
+        &self,
+        ready: Arc<Ready>,
+        mut fields: Fields,
+        call: Call,
+    ) -> Result<Response<Body>, Refusal> {
+        let (head, mut record) = call.open(&ready, "cmpl-", "/v1/completions");
+        let read = async {
+            let read = completions::read(&ready, &mut fields).await?;
+            Ok((read, ready.settle(fields)?))
+        };
+        match read.await {
+            Ok(((order, shape), ignored)) => {
+                let answer = generate(ready, order, shape, head, record, call.pass).await?;
+                Ok(with_ignored(answer, &ignored))
+            }
+            Err(refusal) => {
+                record.refuse(&refusal);
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn fields(&self, request: Request<Incoming>) -> Result<Fields, Refusal> {
+        let bytes_max = self.options.body_max;
+        let body = Limited::new(request.into_body(), bytes_max).collect();
+        let body: Bytes = match tokio::time::timeout(BODY_MAX, body).await {
+            Err(_) => return Err(Refusal::BodyTooSlow),
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                return Err(Refusal::BodyTooLarge { bytes_max });
+            }
+            Ok(Err(error)) => {
+                let message = format!("the body could not be read: {error}");
+                return Err(Refusal::Malformed { message });
+            }
+        };
+        Fields::parse(&body)
+    }
+}
+
+/// A request for text before it is read.
+struct Call {
+    id: Option<String>,
+    arrival: Instant,
+    pass: Pass,
+}
+
+impl Call {
+    /// The name of the answer and the record of the request. The client's own id is the name under
+    /// which it may abort, else the answer's.
+    fn open(&self, ready: &Ready, prefix: &str, path: &'static str) -> (Head, Record) {
+        let own = || format!("{:016x}", ready.seeds.draw());
+        let id = format!("{prefix}{}", self.id.clone().unwrap_or_else(own));
+        let name = self.id.clone().unwrap_or_else(|| id.clone());
+        let record = Record::new(Arc::clone(&ready.metrics), name.into(), path, self.arrival);
+        (Head { id, created: clock::unix_seconds() }, record)
+    }
+}
+
+/// The client's name for its request, if it gave one that may go into a header.
+fn request_id(request: &Request<Incoming>) -> Option<String> {
+    let id = request.headers().get(REQUEST_ID)?.to_str().ok()?;
+    (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()).then(|| id.to_owned())
+}
+
+/// Tells the client which of its fields had no effect.
+fn with_ignored(mut answer: Response<Body>, ignored: &[String]) -> Response<Body> {
+    if let (false, Ok(names)) = (ignored.is_empty(), HeaderValue::from_str(&ignored.join(","))) {
+        answer.headers_mut().insert(IGNORED_FIELDS, names);
+    }
+    answer
+}
+
+/// A path segment as it was before it was made fit for a URL.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let hex = after.get(..2).filter(|_| first == b'%');
+        let code = hex.and_then(|it| u8::from_str_radix(std::str::from_utf8(it).ok()?, 16).ok());
+        bytes.push(code.unwrap_or(first));
+        rest = if code.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,41 @@
+//! POST /tokenize and /detokenize.
+
+use serde_json::{Value, json};
+
+use crate::serve::answer::Refusal;
+use crate::serve::chat;
+use crate::serve::completions;
+use crate::serve::fields::{self, Fields};
+use crate::serve::ready::Ready;
+
+pub async fn tokenize(ready: &Ready, fields: &mut Fields) -> Result<Value, Refusal> {
+    ready.check_model(fields)?;
+    let adds_special = fields.boolean("add_special_tokens")?;
+    let with_strings = fields.boolean("return_token_strs")?.unwrap_or(false);
+    let tokens = match fields.string("prompt")? {
+        Some(prompt) => ready.encode(prompt, adds_special.unwrap_or(true), "prompt").await?,
+        None => {
+            let conversation = chat::conversation(fields)?;
+            let prompt = ready.speech.render(&conversation);
+            let prompt =
+                prompt.map_err(|message| Refusal::field("messages", "invalid_value", message))?;
+            ready.encode(prompt, adds_special.unwrap_or(false), "messages").await?
+        }
+    };
+    let text = |token| String::from_utf8_lossy(&ready.speech.bytes(token)).into_owned();
+    let strings: Option<Vec<String>> =
+        with_strings.then(|| tokens.iter().map(|it| text(*it)).collect());
+    Ok(json!({
+        "count": tokens.len(),
+        "max_model_len": ready.about.context_max,
+        "tokens": tokens.iter().map(|it| it.0).collect::<Vec<_>>(),
+        "token_strs": strings,
+    }))
+}
+
+pub fn detokenize(ready: &Ready, fields: &mut Fields) -> Result<Value, Refusal> {
+    ready.check_model(fields)?;
+    let items = fields.list("tokens", 10_000_000)?.ok_or_else(|| fields::missing("tokens"))?;
+    let tokens = completions::tokens(&items, "tokens", ready.speech.vocab())?;
+    Ok(json!({ "prompt": ready.speech.decode(&tokens, false) }))
+}

@@ -1,0 +1,215 @@
+//! Writes answers: whole ones, and streams of events with one for each round.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream;
+use hyper::Response;
+use serde_json::{Map, Value, json};
+
+use crate::serve::answer::{self, Body, Refusal};
+use crate::serve::answers::Answers;
+use crate::serve::choice::{Cost, Delta};
+use crate::serve::gate::Pass;
+use crate::serve::ready::Ready;
+use crate::serve::wishes::StreamOptions;
+
+/// How an endpoint writes its answers.
+pub trait Shape: Send + Sync + 'static {
+    /// The `object` of a whole answer and of an event.
+    fn objects(&self) -> (&'static str, &'static str);
+
+    /// What comes before the first text of a choice, as an event of its own: an entry of `choices`
+    /// without its index.
+    fn opening(&self, index: usize) -> Option<Value>;
+
+    /// An entry of `choices` in an event, without its index.
+    fn delta(&self, ready: &Ready, delta: &Delta) -> Value;
+
+    /// An entry of `choices` in a whole answer, without its index.
+    fn whole(&self, ready: &Ready, index: usize, delta: &Delta) -> Value;
+}
+
+/// What all parts of an answer begin with.
+#[derive(Debug)]
+pub struct Head {
+    pub id: String,
+    pub created: u64,
+}
+
+/// Writes the parts of an answer.
+#[derive(Debug)]
+pub struct Writer<S> {
+    pub ready: Arc<Ready>,
+    pub shape: S,
+    pub head: Head,
+}
+
+impl<S: Shape> Writer<S> {
+    fn object(&self, object: &str) -> Map<String, Value> {
+        let mut map = Map::new();
+        map.insert("id".to_owned(), json!(self.head.id));
+        map.insert("object".to_owned(), json!(object));
+        map.insert("created".to_owned(), json!(self.head.created));
+        map.insert("model".to_owned(), json!(self.ready.about.names[0]));
+        map.insert("system_fingerprint".to_owned(), json!(self.ready.about.fingerprint));
+        map
+    }
+
+    fn mark(&self, seeds: &[u64]) -> Value {
+        json!({ "mode": self.ready.about.mode, "seeds": seeds })
+    }
+
+    /// The whole answer, once all texts have ended.
+    pub async fn whole(&self, mut answers: Answers) -> Result<Response<Body>, Refusal> {
+        let mut texts: Vec<Delta> = (0..answers.count()).map(|_| Delta::default()).collect();
+        while let Some((index, delta)) = answers.next().await? {
+            let text = &mut texts[index];
+            text.text.push_str(&delta.text);
+            text.logprobs.extend(delta.logprobs);
+            text.finish = delta.finish;
+        }
+        let seeds: Vec<u64> = (0..answers.count()).map(|it| answers.seed(it)).collect();
+        let entry = |(index, text): (usize, &Delta)| {
+            with_index(index, self.shape.whole(&self.ready, index, text))
+        };
+        let mut map = self.object(self.shape.objects().0);
+        map.insert("choices".to_owned(), texts.iter().enumerate().map(entry).collect());
+        map.insert("usage".to_owned(), usage(answers.prompt_tokens, answers.cost()));
+        map.insert("crossover".to_owned(), self.mark(&seeds));
+        Ok(answer::json(&Value::Object(map)))
+    }
+
+    /// The answer as events, as the texts grow.
+    pub fn stream(self, answers: Answers, options: StreamOptions, pass: Pass) -> Response<Body> {
+        let opened = vec![false; answers.count()];
+        let stage = Stage::Texts;
+        let state = State { writer: self, answers, options, opened, stage, _pass: pass };
+        answer::events(stream::unfold(state, State::next))
+    }
+
+    /// One event. `usage` is null in all but the last where the client asked for it.
+    fn event(&self, choices: Vec<Value>, usage: Option<Value>, seeds: &[u64]) -> String {
+        let mut map = self.object(self.shape.objects().1);
+        map.insert("choices".to_owned(), Value::Array(choices));
+        if let Some(usage) = usage {
+            map.insert("usage".to_owned(), usage);
+        }
+        if !seeds.is_empty() {
+            map.insert("crossover".to_owned(), self.mark(seeds));
+        }
+        format!("data: {}\n\n", Value::Object(map))
+    }
+}
+
+fn with_index(index: usize, entry: Value) -> Value {
+    let mut map = Map::new();
+    map.insert("index".to_owned(), json!(index));
+    if let Value::Object(rest) = entry {
+        map.extend(rest);
+    }
+    Value::Object(map)
+}
+
+pub fn usage(prompt_tokens: u32, cost: Cost) -> Value {
+    json!({
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": cost.tokens,
+        "total_tokens": prompt_tokens + cost.tokens,
+        "prompt_tokens_details": { "cached_tokens": cost.cached },
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": cost.accepted,
+            "rejected_prediction_tokens": cost.rejected,
+        },
+    })
+}
+
+/// A stream of events between two of them.
+struct State<S> {
+    writer: Writer<S>,
+    answers: Answers,
+    options: StreamOptions,
+    /// Which choices have had their opening.
+    opened: Vec<bool>,
+    stage: Stage,
+    _pass: Pass,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    Texts,
+    /// The client was told of a failure; the connection must not end as if all were well.
+    Broken,
+    Ended,
+}
+
+impl<S: Shape> State<S> {
+    async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
+        loop {
+            match self.stage {
+                Stage::Ended => return None,
+                Stage::Broken => {
+                    self.stage = Stage::Ended;
+                    // What was said last goes out before the connection is given up.
+                    tokio::task::yield_now().await;
+                    return Some((Err(io::Error::other("the engine failed")), self));
+                }
+                Stage::Texts => {}
+            }
+            let events = match self.answers.next().await {
+                Ok(Some((index, delta))) => self.events(index, &delta),
+                Ok(None) => {
+                    self.stage = Stage::Ended;
+                    self.last_events()
+                }
+                Err(refusal) => {
+                    self.stage = Stage::Broken;
+                    format!("data: {}\n\n", refusal.body())
+                }
+            };
+            if !events.is_empty() {
+                return Some((Ok(events.into()), self));
+            }
+        }
+    }
+
+    /// A round as one event; nothing if there is nothing to show of it yet.
+    fn events(&mut self, index: usize, delta: &Delta) -> String {
+        let is_silent = delta.text.is_empty() && delta.logprobs.is_empty();
+        let mut events = String::new();
+        let is_first = !std::mem::replace(&mut self.opened[index], true);
+        if is_first && let Some(entry) = self.writer.shape.opening(index) {
+            let entry = with_index(index, entry);
+            events += &self.writer.event(vec![entry], self.usage_so_far(), &[]);
+        }
+        if is_silent && delta.finish.is_none() {
+            return events;
+        }
+        let entry = with_index(index, self.writer.shape.delta(&self.writer.ready, delta));
+        let seeds = [self.answers.seed(index)];
+        let seeds = if delta.finish.is_some() { &seeds[..] } else { &[] };
+        events += &self.writer.event(vec![entry], self.usage_so_far(), seeds);
+        events
+    }
+
+    fn usage_so_far(&self) -> Option<Value> {
+        match self.options {
+            StreamOptions { usage_always: true, .. } => Some(self.usage()),
+            StreamOptions { usage: true, .. } => Some(Value::Null),
+            StreamOptions { .. } => None,
+        }
+    }
+
+    fn usage(&self) -> Value {
+        usage(self.answers.prompt_tokens, self.answers.cost())
+    }
+
+    fn last_events(&self) -> String {
+        let mut events = String::new();
+        if self.options.usage {
+            events += &self.writer.event(Vec::new(), Some(self.usage()), &[]);
+        }
+        events + "data: [DONE]\n\n"
+    }
+}

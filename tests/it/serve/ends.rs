@@ -1,0 +1,203 @@
+//! How things end: clients that leave, aborts, deadlines, drains, failures.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use engine::config::Serve;
+use engine::serve::{ServeError, Stop};
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use crate::serve::fixture::{Service, Setup, send};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// A text that lasts for thousands of steps.
+fn request(stream: bool) -> Value {
+    json!({
+        "prompt": ">abcdefgh", "temperature": 0, "stream": stream, "max_tokens": 4000,
+        "ignore_eos": true,
+    })
+}
+
+fn paced() -> Setup {
+    Setup { is_paced: true, lanes: 2, context_max: 4096, ..Setup::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_in_mid_stream_frees_its_pages() {
+    let service = Service::start(paced()).await;
+    let mut stream = service.open(COMPLETIONS, &request(true)).await;
+    service.step(2);
+    assert_eq!(stream.event().await.unwrap()["choices"][0]["text"], "a");
+    drop(stream);
+    service.until_idle().await;
+    let page = service.get("/metrics").await.body;
+    assert!(page.contains("crossover_engine_clients_gone_total{"), "{page}");
+    let gone = page.lines().find(|it| it.starts_with("crossover_engine_clients_gone_total"));
+    assert!(gone.unwrap().ends_with(" 1"), "{gone:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_before_the_first_token_frees_its_pages() {
+    for stream in [true, false] {
+        let service = Service::start(paced()).await;
+        let body = Full::new(Bytes::from(request(stream).to_string()));
+        let ask = Request::post(COMPLETIONS).body(body).unwrap();
+        if stream {
+            drop(send(service.address, ask).await);
+        } else {
+            let answer = send(service.address, ask);
+            let waited = tokio::time::timeout(Duration::from_millis(300), answer).await;
+            assert!(waited.is_err(), "nothing was computed yet");
+        }
+        service.until_idle().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_the_queue_makes_room() {
+    let service = Service::start(Setup { lanes: 1, waiting_max: 1, ..paced() }).await;
+    let first = service.open(COMPLETIONS, &request(true)).await;
+    service.step(1);
+    service.until("/load", |it| it.json()["running"] == 1).await;
+    let second = service.open_paced(COMPLETIONS, &request(true)).await;
+    assert_eq!(service.open_paced(COMPLETIONS, &request(true)).await.status, 503);
+    drop(second);
+    service
+        .until("/load", |it| {
+            service.step(1);
+            it.json()["waiting"] == 0
+        })
+        .await;
+    let third = service.open_paced(COMPLETIONS, &request(true)).await;
+    assert_eq!(third.status, 200);
+    drop((first, third));
+    service.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_can_be_aborted_by_name() {
+    let service = Service::start(paced()).await;
+    let body = Full::new(Bytes::from(request(true).to_string()));
+    let ask = Request::post(COMPLETIONS).header("x-request-id", "mine").body(body).unwrap();
+    let mut stream = send(service.address, ask).await;
+    assert_eq!(stream.headers["x-request-id"], "mine");
+    service.step(2);
+    assert_eq!(stream.event().await.unwrap()["id"], "cmpl-mine");
+    let abort = json!({ "rid": "mine" });
+    let aborted = service.open_paced("/abort_request", &abort).await.whole().await;
+    assert_eq!(aborted.json()["aborted"], 1);
+    let rest = stream.whole().await;
+    assert!(rest.body.contains("\"finish_reason\":\"abort\""), "{rest:?}");
+    assert!(rest.body.ends_with("data: [DONE]\n\n"));
+    let nobody = service.open_paced("/abort_request", &abort).await.whole().await;
+    assert_eq!(nobody.json()["aborted"], 0);
+    service.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_a_deadline() {
+    let serve = Serve { request_max: Duration::from_millis(300), ..Setup::default().serve };
+    let service = Service::start(Setup { serve, ..paced() }).await;
+    let answer = service.post(COMPLETIONS, &request(false)).await;
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (504, &json!("deadline_exceeded"))
+    );
+    service.until_idle().await;
+    let answer = service.post(COMPLETIONS, &request(true)).await;
+    assert!(answer.body.contains("deadline_exceeded") && !answer.is_whole, "{answer:?}");
+    service.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_ends_what_runs_and_refuses_what_comes() {
+    let mut service = Service::start(paced()).await;
+    let mut stream = service.open(COMPLETIONS, &request(true)).await;
+    service.step(2);
+    stream.event().await.unwrap();
+    service.stop.send_replace(Stop::Drain);
+    service.until("/health", |it| it.status == 503).await;
+    let refused = service.post(CHAT, &json!({ "messages": [] })).await;
+    assert_eq!((refused.status, refused.headers.contains_key("retry-after")), (503, true));
+    assert_eq!(refused.json()["error"]["code"], "server_is_draining");
+    let load = service.get("/load").await.json();
+    assert_eq!((&load["draining"], &load["running"]), (&json!(true), &json!(1)));
+    assert_eq!(service.get("/livez").await.status, 200);
+    service.run_free();
+    let rest = stream.whole().await;
+    assert!(rest.body.ends_with("data: [DONE]\n\n") && rest.is_whole);
+    service.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_and_the_drain_deadline_cut() {
+    for by_signal in [true, false] {
+        let drain_max = Duration::from_millis(if by_signal { 60_000 } else { 200 });
+        let serve = Serve { drain_max, ..Setup::default().serve };
+        let mut service = Service::start(Setup { serve, ..paced() }).await;
+        let stream = service.open(COMPLETIONS, &request(true)).await;
+        service.stop.send_replace(Stop::Drain);
+        service.until("/health", |it| it.status == 503).await;
+        if by_signal {
+            service.stop.send_replace(Stop::Now);
+        }
+        assert!(!stream.whole().await.is_whole);
+        service.run_free();
+        service.end().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_do_not_hold_up_the_end() {
+    let service = Service::start(Setup::default()).await;
+    let idle = tokio::net::TcpStream::connect(service.address).await.unwrap();
+    service.get("/health").await;
+    service.stop.send_replace(Stop::Drain);
+    service.end().await.unwrap();
+    drop(idle);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_fails_fails_everyone_and_ends_the_service() {
+    let mut service = Service::start(Setup { steps_max: Some(3), ..paced() }).await;
+    let mut stream = service.open(COMPLETIONS, &request(true)).await;
+    service.step(2);
+    stream.event().await.unwrap();
+    service.run_free();
+    let rest = stream.whole().await;
+    assert!(rest.body.contains("\"code\":\"engine_failed\"") && !rest.is_whole, "{rest:?}");
+    match service.end().await {
+        Err(ServeError::Engine(detail)) => assert_eq!(detail, "backend failed: the parrot is dead"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_door_is_open_while_the_model_loads() {
+    let (load, loads_after) = mpsc::channel();
+    let setup = Setup { loads_after: Some(loads_after), context_max: 4096, ..Setup::default() };
+    let service = Service::start_unready(setup).await;
+    let health = service.get("/health").await;
+    assert_eq!((health.status, &health.json()["error"]["code"]), (503, &json!("model_loading")));
+    assert_eq!(service.get("/livez").await.status, 200);
+    assert_eq!(service.get("/metrics").await.status, 200);
+    assert_eq!(service.post(COMPLETIONS, &request(false)).await.status, 503);
+    load.send(()).unwrap();
+    service.until("/health", |it| it.status == 200).await;
+    assert_eq!(service.post(COMPLETIONS, &request(false)).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_cannot_be_loaded_ends_the_service() {
+    let start_error = Some("model.gguf: no such file".to_owned());
+    let service = Service::start_unready(Setup { start_error, ..Setup::default() }).await;
+    match service.end().await {
+        Err(ServeError::Start(detail)) => assert_eq!(detail, "model.gguf: no such file"),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,328 @@
+//! What clients get: texts, whole and streamed, and what is told beside them.
+
+use serde_json::{Value, json};
+
+use crate::serve::fixture::{Answer, Service, Setup};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+fn say(text: &str) -> Value {
+    json!([{ "role": "user", "content": text }])
+}
+
+fn with(mut request: Value, more: Value) -> Value {
+    let Value::Object(more) = more else { panic!("{more} is no object") };
+    request.as_object_mut().unwrap().extend(more);
+    request
+}
+
+/// The text of each choice of a stream, and its finish reason.
+fn streamed(answer: &Answer) -> Vec<(String, String)> {
+    let mut texts: Vec<(String, String)> = Vec::new();
+    let events = answer.events();
+    assert_eq!(events.last().unwrap(), "[DONE]");
+    for event in &events[..events.len() - 1] {
+        let event: Value = serde_json::from_str(event).unwrap();
+        for choice in event["choices"].as_array().unwrap() {
+            let index = usize::try_from(choice["index"].as_u64().unwrap()).unwrap();
+            texts.resize(texts.len().max(index + 1), Default::default());
+            let text = choice["text"].as_str().or(choice["delta"]["content"].as_str());
+            texts[index].0 += text.unwrap_or_default();
+            if let Some(reason) = choice["finish_reason"].as_str() {
+                assert_eq!(texts[index].1, "", "a text ends once");
+                texts[index].1 = reason.to_owned();
+            }
+        }
+    }
+    texts
+}
+
+fn whole(answer: &Answer) -> Vec<(String, String)> {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = answer.json();
+    let read = |choice: &Value| {
+        let text = choice["text"].as_str().or(choice["message"]["content"].as_str());
+        (text.unwrap().to_owned(), choice["finish_reason"].as_str().unwrap().to_owned())
+    };
+    answer["choices"].as_array().unwrap().iter().map(read).collect()
+}
+
+/// Asks whole and streamed, in services with and without drafts, and gives the one text that all
+/// of them must give.
+async fn ask(path: &str, request: Value) -> Vec<(String, String)> {
+    let mut texts = Vec::new();
+    for depth in [0, 1, 4] {
+        let service = Service::start(Setup { depth, ..Setup::default() }).await;
+        texts.push(whole(&service.post(path, &request).await));
+        let request = with(request.clone(), json!({ "stream": true }));
+        texts.push(streamed(&service.post(path, &request).await));
+        service.until_idle().await;
+    }
+    assert!(texts.windows(2).all(|two| two[0] == two[1]), "{texts:?}");
+    texts.swap_remove(0)
+}
+
+async fn check(path: &str, request: Value, wanted: &[(&str, &str)]) {
+    let texts = ask(path, request.clone()).await;
+    let texts: Vec<(&str, &str)> = texts.iter().map(|it| (&*it.0, &*it.1)).collect();
+    assert_eq!(texts, wanted, "{request}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_says_the_same_whole_and_in_pieces() {
+    let request = json!({ "messages": say("Grüße, 世界!"), "temperature": 0 });
+    check(CHAT, request, &[("Grüße, 世界!", "stop")]).await;
+    let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+    let request = json!({
+        "model": "org/parrot", "temperature": 0,
+        "messages": [{ "role": "system", "content": "x" }, { "role": "user", "content": parts }],
+    });
+    check(CHAT, request, &[("ab", "stop")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_of_every_kind() {
+    let greedy = |prompt: Value| json!({ "prompt": prompt, "temperature": 0 });
+    check(COMPLETIONS, greedy(json!("x>abc")), &[("abc", "stop")]).await;
+    check(COMPLETIONS, greedy(json!(["x>ab", ">c"])), &[("ab", "stop"), ("c", "stop")]).await;
+    // The toy's byte 'a' is the token 100.
+    check(COMPLETIONS, greedy(json!([65, 100, 101])), &[("ab", "stop")]).await;
+    check(COMPLETIONS, greedy(json!([[65, 100], [65]])), &[("a", "stop"), ("", "stop")]).await;
+    let long = format!(">{}", "x".repeat(40));
+    check(COMPLETIONS, greedy(json!(long)), &[("xxxxxxxxxxxxxxxx", "length")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_texts_end() {
+    let end = |more: Value| with(json!({ "prompt": ">a b c d", "temperature": 0 }), more);
+    check(COMPLETIONS, end(json!({ "max_tokens": 3 })), &[("a b", "length")]).await;
+    check(COMPLETIONS, end(json!({ "stop": " c" })), &[("a b", "stop")]).await;
+    check(COMPLETIONS, end(json!({ "stop": ["zz", " c d", "d"] })), &[("a b", "stop")]).await;
+    let include = json!({ "stop": " c", "include_stop_str_in_output": true });
+    check(COMPLETIONS, end(include), &[("a b c", "stop")]).await;
+    check(COMPLETIONS, end(json!({ "stop": "b", "min_tokens": 4 })), &[("a b c d", "stop")]).await;
+    // The toy's byte 'b' is the token 101.
+    check(COMPLETIONS, end(json!({ "stop_token_ids": [101] })), &[("a ", "stop")]).await;
+    let past = json!({ "ignore_eos": true, "max_tokens": 9, "skip_special_tokens": false });
+    check(COMPLETIONS, end(past), &[("a b c d<2><2>", "length")]).await;
+    check(COMPLETIONS, end(json!({ "min_tokens": 9 })), &[("a b c d..", "stop")]).await;
+    let short = with(json!({ "messages": say("abcdef") }), json!({ "max_completion_tokens": 2 }));
+    check(CHAT, with(short, json!({ "temperature": 0 })), &[("ab", "length")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_strings_at_every_seam() {
+    let request = json!({ "prompt": ">ha ha ha ha ha ha", "temperature": 0, "max_tokens": 30 });
+    for shift in 0..4 {
+        let text = format!("{}ha ha ha ha ha ha", "x".repeat(shift));
+        let more = json!({ "prompt": format!(">{text}"), "stop": " ha ha ha" });
+        let wanted = format!("{}ha", "x".repeat(shift));
+        check(COMPLETIONS, with(request.clone(), more), &[(&wanted, "stop")]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn seeds_make_texts_repeat() {
+    let service = Service::start(Setup::default()).await;
+    let request = json!({ "prompt": [">abcdefgh", ">abcdefgh"], "n": 2, "seed": 7 });
+    let first = service.post(COMPLETIONS, &request).await;
+    let texts = whole(&first);
+    assert_eq!(texts, whole(&service.post(COMPLETIONS, &request).await));
+    // Each prompt has the texts it would have had alone, and they differ among themselves.
+    assert_eq!(texts[..2], texts[2..]);
+    assert_ne!(texts[0], texts[1]);
+    assert_eq!(first.json()["crossover"]["seeds"], json!([7, 8, 7, 8]));
+
+    let unseeded = json!({ "prompt": [">abcdefgh", ">abcdefgh"] });
+    let answer = service.post(COMPLETIONS, &unseeded).await;
+    let texts = whole(&answer);
+    assert_ne!(texts[0], texts[1]);
+    for (text, seed) in texts.iter().zip(answer.json()["crossover"]["seeds"].as_array().unwrap()) {
+        let again = json!({ "prompt": ">abcdefgh", "seed": seed });
+        assert_eq!(whole(&service.post(COMPLETIONS, &again).await), std::slice::from_ref(text));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn echoes() {
+    let echo = |more: Value| with(json!({ "echo": true, "temperature": 0 }), more);
+    check(COMPLETIONS, echo(json!({ "prompt": ">ab" })), &[(">abab", "stop")]).await;
+    check(COMPLETIONS, echo(json!({ "prompt": [68, 100] })), &[("AaAa", "stop")]).await;
+    let only = json!({ "prompt": ">ab", "max_tokens": 0 });
+    check(COMPLETIONS, echo(only), &[(">ab", "length")]).await;
+    let messages = json!([{ "role": "assistant", "content": "so" }]);
+    let request = json!({ "messages": messages, "continue_final_message": true });
+    check(CHAT, echo(request), &[("soso", "stop")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn biases_and_template_values_arrive() {
+    let request = json!({ "prompt": ">ab", "max_tokens": 3, "logit_bias": { "125": 100 } });
+    check(COMPLETIONS, request, &[("zzz", "length")]).await;
+    let request = json!({
+        "messages": say("a"), "temperature": 0,
+        "chat_template_kwargs": { "system": "x".repeat(200) },
+    });
+    let service = Service::start(Setup::default()).await;
+    let usage = &service.post(CHAT, &request).await.json()["usage"];
+    assert_eq!(usage["prompt_tokens"], "system>\"\"\nuser>a".len() + 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_counts_tokens_and_guesses() {
+    let service = Service::start(Setup { depth: 2, ..Setup::default() }).await;
+    let request = json!({ "prompt": "x>abcdefghij", "temperature": 0 });
+    let usage = service.post(COMPLETIONS, &request).await.json()["usage"].clone();
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(13), &json!(11)));
+    assert_eq!(usage["total_tokens"], 24);
+    assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
+    let guesses = &usage["completion_tokens_details"];
+    assert_eq!(guesses["accepted_prediction_tokens"], 5);
+    assert_eq!(guesses["rejected_prediction_tokens"], 7);
+    // The same prompt again finds its whole pages.
+    let again = service.post(COMPLETIONS, &request).await.json()["usage"].clone();
+    assert_eq!(again["prompt_tokens_details"]["cached_tokens"], 12);
+    assert_eq!(again["completion_tokens"], 11);
+    let declined = with(request, json!({ "speculative": false }));
+    let usage = service.post(COMPLETIONS, &declined).await.json()["usage"].clone();
+    assert_eq!(usage["completion_tokens_details"]["accepted_prediction_tokens"], 0);
+    assert_eq!(usage["completion_tokens_details"]["rejected_prediction_tokens"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_in_streams_only_where_asked_for() {
+    let service = Service::start(Setup::default()).await;
+    for (options, each, last) in [
+        (json!(null), false, false),
+        (json!({}), false, false),
+        (json!({ "include_usage": false }), false, false),
+        (json!({ "continuous_usage_stats": true }), false, false),
+        (json!({ "include_usage": true }), false, true),
+        (json!({ "include_usage": true, "continuous_usage_stats": true }), true, true),
+    ] {
+        let request = json!({
+            "messages": say("abc"), "temperature": 0, "stream": true, "stream_options": options,
+        });
+        let answer = service.post(CHAT, &request).await;
+        let mut events: Vec<Value> = answer.events()[..answer.events().len() - 1]
+            .iter()
+            .map(|it| serde_json::from_str(it).unwrap())
+            .collect();
+        if last {
+            let event = events.pop().unwrap();
+            assert_eq!(event["choices"], json!([]));
+            assert_eq!(event["usage"]["completion_tokens"], 4);
+        }
+        for event in &events {
+            assert_eq!(event["choices"].as_array().unwrap().len(), 1, "{event}");
+            assert_eq!(event.get("usage").is_some(), last, "{options}: {event}");
+            assert_eq!(event["usage"].is_object(), each, "{options}: {event}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_is_one_event() {
+    let service = Service::start(Setup { depth: 3, ..Setup::default() }).await;
+    let request = json!({ "messages": say("abcdefgh"), "temperature": 0, "stream": true });
+    let answer = service.post(CHAT, &request).await;
+    let events = answer.events();
+    // Each round keeps one guess of three: two tokens a round. The first event has the role.
+    let deltas: Vec<Value> = events[..events.len() - 1]
+        .iter()
+        .map(|it| serde_json::from_str::<Value>(it).unwrap()["choices"][0]["delta"].clone())
+        .collect();
+    assert_eq!(deltas[0], json!({ "role": "assistant", "content": "" }));
+    let texts: Vec<&str> = deltas[1..].iter().filter_map(|it| it["content"].as_str()).collect();
+    assert_eq!(texts.concat(), "abcdefgh");
+    assert!(texts.iter().all(|it| it.len() <= 2) && texts.len() < 8, "{texts:?}");
+    assert_eq!(answer.headers["content-type"], "text/event-stream; charset=utf-8");
+    assert_eq!(answer.headers["cache-control"], "no-cache, no-transform");
+    assert_eq!(answer.headers["x-accel-buffering"], "no");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logprobs_in_both_shapes() {
+    let service = Service::start(Setup { depth: 3, ..Setup::default() }).await;
+    let request = json!({ "prompt": ">aé", "temperature": 0, "logprobs": 2 });
+    let answer = service.post(COMPLETIONS, &request).await.json();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["a", "\u{fffd}", "\u{fffd}", "<2>"]));
+    assert_eq!(logprobs["token_logprobs"], json!([-0.25, -0.25, -0.25, -0.25]));
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 1, 2]));
+    assert_eq!(logprobs["top_logprobs"][0], json!({ "a": -0.25, "b": -0.25 }));
+    assert_eq!(answer["usage"]["completion_tokens"], 4);
+
+    let request = json!({
+        "messages": say("ab"), "temperature": 0, "logprobs": true, "top_logprobs": 1,
+    });
+    let answer = service.post(CHAT, &request).await.json();
+    let content = answer["choices"][0]["logprobs"]["content"].clone();
+    let entry = json!({ "token": "a", "logprob": -0.25, "bytes": [97] });
+    assert_eq!(content[0], with(entry.clone(), json!({ "top_logprobs": [entry] })));
+    assert_eq!(content.as_array().unwrap().len(), 3);
+    let stream = with(request, json!({ "stream": true }));
+    let answer = service.post(CHAT, &stream).await;
+    let mut streamed = Vec::new();
+    for event in &answer.events()[..answer.events().len() - 1] {
+        let event: Value = serde_json::from_str(event).unwrap();
+        let part = event["choices"][0]["logprobs"]["content"].as_array().cloned();
+        streamed.extend(part.unwrap_or_default());
+    }
+    assert_eq!(Value::from(streamed), content);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_and_marks() {
+    let service = Service::start(Setup::default()).await;
+    let request = json!({ "prompt": ">a", "temperature": 0, "some": 1, "other": 2 });
+    let answer = service.post(COMPLETIONS, &request).await;
+    assert_eq!(answer.headers["x-crossover-ignored-fields"], "some,other");
+    let body = answer.json();
+    assert_eq!((&body["object"], &body["model"]), (&json!("text_completion"), &json!("parrot")));
+    assert!(body["id"].as_str().unwrap().starts_with("cmpl-"));
+    assert_eq!(body["system_fingerprint"], "fp");
+    assert_eq!(body["crossover"]["mode"], "eagle3");
+
+    let models = service.get("/v1/models").await.json();
+    assert_eq!(models["data"][1]["id"], "org/parrot");
+    assert_eq!(service.get("/v1/models/org/parrot").await.json()["max_model_len"], 256);
+    assert_eq!(service.get("/v1/models/org%2Fparrot").await.status, 200);
+    let load = service.get("/load").await;
+    let keys = [
+        "server_load",
+        "running",
+        "waiting",
+        "kv_usage",
+        "mode",
+        "model",
+        "draft_depth",
+        "draining",
+    ];
+    let report = load.json();
+    assert_eq!(report.as_object().unwrap().keys().collect::<Vec<_>>(), keys);
+    assert_eq!(service.get("/version").await.json()["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(service.get("/server_info").await.json()["config"], "lanes = 8");
+    let steps = service.get("/debug/steps").await.json();
+    assert_eq!(steps["steps"][0]["rows"], 3);
+    let page = service.get("/metrics").await.body;
+    let success = "vllm:request_success_total{engine=\"0\",finished_reason=\"stop\",\
+        model_name=\"parrot\"} 1";
+    assert!(page.contains(success), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_and_back() {
+    let service = Service::start(Setup::default()).await;
+    let tokens = service.post("/tokenize", &json!({ "prompt": "ab" })).await.json();
+    assert_eq!(tokens["tokens"], json!([1, 100, 101]));
+    assert_eq!((&tokens["count"], &tokens["max_model_len"]), (&json!(3), &json!(256)));
+    let plain = json!({ "prompt": "a", "add_special_tokens": false, "return_token_strs": true });
+    let tokens = service.post("/tokenize", &plain).await.json();
+    assert_eq!((&tokens["tokens"], &tokens["token_strs"]), (&json!([100]), &json!(["a"])));
+    let chat = service.post("/tokenize", &json!({ "messages": say("a") })).await.json();
+    assert_eq!(chat["count"], "user>a".len());
+    let text = service.post("/detokenize", &json!({ "tokens": [1, 100, 101] })).await.json();
+    assert_eq!(text["prompt"], "<1>ab");
+}
