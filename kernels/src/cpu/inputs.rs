@@ -1,6 +1,6 @@
 //! Activation rows, made ready once for all the products that read them.
 
-use super::matmul::TILE_ROWS;
+use super::matmul::GROUP_ROWS;
 use super::matrix::Activations;
 use super::rows::rows_per_chunk;
 use super::simd::dispatch;
@@ -9,32 +9,46 @@ use super::simd::team::Team;
 /// Inputs that share a scale.
 pub(super) const BLOCK: usize = 32;
 
-/// Thirty-two inputs of a row in 8 bits: one cache line with all that a product asks for.
+/// Thirty-two inputs of each of 16 rows in 8 bits, with all that a product asks for. Rows beyond
+/// the last are whatever they were.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct InputBlock {
     /// From -127 to 127.
-    pub(crate) quants: [i8; BLOCK],
+    pub(crate) quants: [[i8; BLOCK]; GROUP_ROWS],
     /// An input is `scale * quant`.
-    pub(crate) scale: f32,
-    /// `scale` times the sum of the integers: the factor of a weight block's minimum.
-    pub(crate) scaled_sum: f32,
+    pub(crate) scales: [f32; GROUP_ROWS],
+    /// The scale times the sum of the integers: the factor of a weight block's minimum.
+    pub(crate) scaled_sums: [f32; GROUP_ROWS],
     /// The sum of the integers times the zero point of 4-bit weights, subtracted from 0.
-    pub(crate) offset_4: i32,
+    pub(crate) offsets_4: [i32; GROUP_ROWS],
     /// The same for 8-bit weights, of the whole block and of each half.
-    pub(crate) offset_8: i32,
-    pub(crate) offset_8_half: [i32; 2],
+    pub(crate) offsets_8: [i32; GROUP_ROWS],
+    pub(crate) offsets_8_half: [[i32; GROUP_ROWS]; 2],
 }
 
 impl InputBlock {
     const EMPTY: Self = Self {
-        quants: [0; BLOCK],
-        scale: 0.0,
-        scaled_sum: 0.0,
-        offset_4: 0,
-        offset_8: 0,
-        offset_8_half: [0; 2],
+        quants: [[0; BLOCK]; GROUP_ROWS],
+        scales: [0.0; GROUP_ROWS],
+        scaled_sums: [0.0; GROUP_ROWS],
+        offsets_4: [0; GROUP_ROWS],
+        offsets_8: [0; GROUP_ROWS],
+        offsets_8_half: [[0; GROUP_ROWS]; 2],
     };
+
+    /// What follows from a row's scale and the sums of the integers in each half.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, row: usize, scale: f32, sums: [i32; 2]) {
+        let sum = sums[0] + sums[1];
+        self.scales[row] = scale;
+        self.scaled_sums[row] = scale * sum as f32;
+        self.offsets_4[row] = -ZERO_4 * sum;
+        self.offsets_8[row] = -ZERO_8 * sum;
+        for (offsets, sum) in self.offsets_8_half.iter_mut().zip(sums) {
+            offsets[row] = -ZERO_8 * sum;
+        }
+    }
 }
 
 /// Zero points of centred weights that are stored from 0.
@@ -49,8 +63,7 @@ pub struct Inputs {
     rows: usize,
     columns: usize,
     floats: Vec<f32>,
-    /// (groups of eight rows, blocks of a row, rows of the group): what a tile of rows reads
-    /// stands together. The last group may have fewer rows, the last block is filled with zeros.
+    /// (groups of 16 rows, blocks of a row); the last block of a row is filled with zeros.
     blocks: Vec<InputBlock>,
 }
 
@@ -61,7 +74,9 @@ impl Inputs {
             Self { activations, rows: 0, columns: 0, floats: Vec::new(), blocks: Vec::new() };
         match activations {
             Activations::F32 => empty.floats.reserve(rows * columns),
-            Activations::Int8 => empty.blocks.reserve(rows * columns.div_ceil(BLOCK)),
+            Activations::Int8 => {
+                empty.blocks.reserve(rows.div_ceil(GROUP_ROWS) * columns.div_ceil(BLOCK))
+            }
         }
         empty
     }
@@ -84,15 +99,15 @@ impl Inputs {
                 });
             }
             Activations::Int8 => {
-                let len = self.rows * columns.div_ceil(BLOCK);
-                let group_len = TILE_ROWS * columns.div_ceil(BLOCK);
-                let per_chunk = per_chunk.div_ceil(TILE_ROWS) * group_len;
-                self.blocks.resize(len, InputBlock::EMPTY);
-                team.run_windows(&mut self.blocks, len, (1, per_chunk), &|window| {
-                    let start = window.columns().start / group_len;
-                    let groups = window.row(0).chunks_mut(group_len);
-                    for (x, group) in x.chunks(TILE_ROWS * columns).skip(start).zip(groups) {
-                        dispatch::quantize(team.instructions(), x, columns, group);
+                let blocks = columns.div_ceil(BLOCK);
+                let groups = per_chunk.div_ceil(GROUP_ROWS);
+                self.blocks.resize(self.rows.div_ceil(GROUP_ROWS) * blocks, InputBlock::EMPTY);
+                team.run_windows(&mut self.blocks, blocks, (groups, blocks), &|window| {
+                    for group in window.rows() {
+                        let rows = x.chunks(GROUP_ROWS * columns).nth(group);
+                        let rows = rows.expect("as many as there are groups of blocks");
+                        let out = window.row(group);
+                        dispatch::quantize(team.instructions(), rows, columns, out);
                     }
                 });
             }
@@ -115,51 +130,64 @@ impl Inputs {
         &self.floats[row * self.columns..][..self.columns]
     }
 
-    /// The blocks of the `rows` rows from `start` on, a whole group: (blocks of a row, rows).
-    pub(super) fn blocks(&self, start: usize, rows: usize) -> &[InputBlock] {
+    /// The blocks of the 16 rows from `start` on.
+    pub(super) fn blocks(&self, start: usize) -> &[InputBlock] {
+        assert!(start.is_multiple_of(GROUP_ROWS), "rows stand in groups");
         let blocks = self.columns.div_ceil(BLOCK);
-        debug_assert!(start.is_multiple_of(TILE_ROWS) && rows == TILE_ROWS.min(self.rows - start));
-        &self.blocks[start * blocks..][..rows * blocks]
+        &self.blocks[start / GROUP_ROWS * blocks..][..blocks]
     }
 }
 
-/// x: (rows, columns); out: (blocks of a row, rows).
+/// x: at most 16 rows of `columns`; out: (blocks of a row,).
 ///
 /// What is not finite makes its block's scale so, and with it every product.
 #[inline(always)]
 pub(super) fn quantize_body(x: &[f32], columns: usize, out: &mut [InputBlock]) {
-    let rows = x.len() / columns;
+    for_each_block(x, columns, out, quantize_block);
+}
+
+/// Calls `quantize` for each block of each row, the last padded with zeros.
+#[inline(always)]
+pub(super) fn for_each_block(
+    x: &[f32],
+    columns: usize,
+    out: &mut [InputBlock],
+    quantize: impl Fn(&[f32; BLOCK], usize, &mut InputBlock),
+) {
     for (row, x) in x.chunks_exact(columns).enumerate() {
-        for (x, out) in x.chunks(BLOCK).zip(out.chunks_exact_mut(rows)) {
-            let mut padded = [0.0; BLOCK];
-            padded[..x.len()].copy_from_slice(x);
-            out[row] = quantize_block(&padded);
+        for (x, out) in x.chunks(BLOCK).zip(&mut *out) {
+            if let Ok(x) = x.try_into() {
+                quantize(x, row, out);
+            } else {
+                let mut padded = [0.0; BLOCK];
+                padded[..x.len()].copy_from_slice(x);
+                quantize(&padded, row, out);
+            }
         }
     }
 }
 
+/// Adding it rounds to the nearest integer, which is then in the low bits of the mantissa.
+pub(super) const ROUND: f32 = 12_582_912.0;
+
+/// The scale of a block by its largest size, and the factor that gives the integers.
 #[inline(always)]
-fn quantize_block(x: &[f32; BLOCK]) -> InputBlock {
-    /// Adding it rounds to the nearest integer, which is then in the low bits of the mantissa.
-    const ROUND: f32 = 12_582_912.0;
+pub(super) fn scale_and_inverse(amax: f32) -> (f32, f32) {
     /// Below it the reciprocal overflows; such a block is as good as zero.
     const AMAX_MIN: f32 = 1e-30;
-    let mut out = InputBlock::EMPTY;
+    (amax * (1.0 / 127.0), if AMAX_MIN < amax { 127.0 / amax } else { 0.0 })
+}
+
+#[inline(always)]
+fn quantize_block(x: &[f32; BLOCK], row: usize, out: &mut InputBlock) {
     // As bits, so that infinities and what is not a number count as largest.
     let amax = x.iter().fold(0, |amax, x| amax.max(x.to_bits() & 0x7fff_ffff));
-    let amax = f32::from_bits(amax);
-    out.scale = amax / 127.0;
-    let inverse = if AMAX_MIN < amax { 127.0 / amax } else { 0.0 };
+    let (scale, inverse) = scale_and_inverse(f32::from_bits(amax));
     let mut sums = [0; 2];
-    for (i, &x) in x.iter().enumerate() {
+    for (i, x) in x.iter().enumerate() {
         let quant = i8::from_le_bytes([(x * inverse + ROUND).to_bits().to_le_bytes()[0]]);
-        out.quants[i] = quant;
+        out.quants[row][i] = quant;
         sums[i / 16] += i32::from(quant);
     }
-    let sum = sums[0] + sums[1];
-    out.scaled_sum = out.scale * sum as f32;
-    out.offset_4 = -ZERO_4 * sum;
-    out.offset_8 = -ZERO_8 * sum;
-    out.offset_8_half = sums.map(|it| -ZERO_8 * it);
-    out
+    out.finish(row, scale, sums);
 }

@@ -1,53 +1,44 @@
 //! Products of activation rows with a repacked matrix.
 
+use std::ops::Range;
+
 use super::inputs::{BLOCK, InputBlock, Inputs};
 use super::matrix::{Activations, Form, Groups, Matrix, Part};
 use super::rows::LANES;
 use super::simd::dispatch;
-use super::simd::team::Team;
+use super::simd::team::{Team, Window};
 
-/// Rows that share one reading of a weight.
-pub(crate) const TILE_ROWS: usize = 8;
+/// Chunks of a product for each thread: a thread that is late costs the others one of them.
+const CHUNKS: usize = 8;
 
-/// Outputs of up to eight rows in 16 channels.
-pub(crate) type Tile = [[f32; LANES]; TILE_ROWS];
+/// Rows that stand together in [`Inputs`].
+pub(crate) const GROUP_ROWS: usize = 16;
 
-/// What one tile is computed from.
+/// A window of a product: all rows by some tiles of one part.
 #[derive(Debug)]
-pub(crate) struct Product<'a> {
+pub(crate) struct Slab<'a, 'w> {
     pub(crate) part: &'a Part,
-    pub(crate) tile: usize,
+    pub(crate) tiles: Range<usize>,
     pub(crate) inputs: &'a Inputs,
-    /// First row of at most eight.
-    pub(crate) start: usize,
-    pub(crate) rows: usize,
+    out: &'a mut Window<'w, f32>,
+    /// Where the first tile stands in the window.
+    column: usize,
+    add: bool,
 }
 
-/// The same for 8-bit activations: a tile's integers and scales, and the blocks of its rows, which
-/// are (blocks of a row, rows).
-#[derive(Debug)]
-pub(crate) struct Operands<'a> {
-    pub(crate) values: &'a [u8],
-    pub(crate) scales: &'a [u8],
-    pub(crate) inputs: &'a [InputBlock],
-    pub(crate) rows: usize,
-}
-
-impl<'a> Product<'a> {
-    pub(crate) fn operands(&self) -> Option<(Groups, Operands<'a>)> {
-        let (Form::Groups(groups), Activations::Int8) = (self.part.form, self.inputs.activations())
-        else {
-            return None;
-        };
-        let all = self.part.cols / groups.len;
-        let tile = |bytes: usize| self.tile * all * bytes..(self.tile + 1) * all * bytes;
-        let operands = Operands {
-            values: &self.part.values.bytes()[tile(groups.value_bytes())],
-            scales: &self.part.scales.bytes()[tile(groups.scale_bytes())],
-            inputs: self.inputs.blocks(self.start, self.rows),
-            rows: self.rows,
-        };
-        Some((groups, operands))
+impl Slab<'_, '_> {
+    /// Takes the sums of a row in a tile.
+    #[inline(always)]
+    pub(crate) fn store(&mut self, tile: usize, row: usize, sums: &[f32; LANES]) {
+        let start = self.column + (tile - self.tiles.start) * LANES;
+        let out = &mut self.out.row(row)[start..];
+        if let Some(out) = out.first_chunk_mut() {
+            *out = if self.add { std::array::from_fn(|i| out[i] + sums[i]) } else { *sums };
+        } else {
+            for (out, sum) in out.iter_mut().zip(sums) {
+                *out = if self.add { *out + sum } else { *sum };
+            }
+        }
     }
 }
 
@@ -58,72 +49,75 @@ impl<'a> Product<'a> {
 /// order: the group's exact sum of integers times (weight scale times input scale), fused, then
 /// the weights' minimum times the input's scaled sum, fused.
 pub fn matmul(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32]) {
-    product(team, weights, inputs, out, |out, sums| out.copy_from_slice(sums));
+    product(team, weights, inputs, out, false);
 }
 
 /// The same, added to what is in `out`.
 pub fn matmul_add(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32]) {
-    product(team, weights, inputs, out, |out, sums| {
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out += sum;
-        }
-    });
+    product(team, weights, inputs, out, true);
 }
 
-fn product(
-    team: &Team,
-    weights: &Matrix,
-    inputs: &Inputs,
-    out: &mut [f32],
-    store: impl Fn(&mut [f32], &[f32]) + Sync,
-) {
+fn product(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32], add: bool) {
     assert_eq!(inputs.columns(), weights.cols(), "the inputs fit the weights");
     assert_eq!(inputs.activations(), weights.activations(), "prepared for these weights");
     assert_eq!(out.len(), inputs.rows() * weights.rows(), "one output a row and channel");
     let tiles = weights.rows().div_ceil(LANES);
-    let per_chunk = tiles.div_ceil(8 * team.threads()).max(1);
-    let rows = inputs.rows().max(1);
-    team.run_windows(out, weights.rows(), (rows, per_chunk * LANES), &|window| {
+    let per_chunk = tiles.div_ceil(CHUNKS * team.threads());
+    let size = (inputs.rows(), per_chunk * LANES);
+    team.run_windows(out, weights.rows(), size, &|window| {
         let columns = window.columns();
-        for column in columns.clone().step_by(LANES) {
-            let (part, tile) = weights.tile(column / LANES);
-            let width = LANES.min(columns.end - column);
-            for start in window.rows().step_by(TILE_ROWS) {
-                let rows = TILE_ROWS.min(inputs.rows() - start);
-                let mut sums = [[0.0; LANES]; TILE_ROWS];
-                let product = Product { part, tile, inputs, start, rows };
-                dispatch::multiply(team.instructions(), &product, &mut sums);
-                for (row, sums) in sums[..rows].iter().enumerate() {
-                    let out = &mut window.row(start + row)[column - columns.start..][..width];
-                    store(out, &sums[..width]);
-                }
-            }
+        let (mut tile, end) = (columns.start / LANES, columns.end.div_ceil(LANES));
+        while tile < end {
+            let (part, first) = weights.tile(tile);
+            let count = (end - tile).min(part.rows.div_ceil(LANES) - first);
+            let column = tile * LANES - columns.start;
+            let tiles = first..first + count;
+            let mut slab = Slab { part, tiles, inputs, out: window, column, add };
+            dispatch::multiply(team.instructions(), &mut slab);
+            tile += count;
         }
     });
 }
 
-/// One tile; the definition that faster versions must equal bit for bit.
+/// The definition that faster versions must equal bit for bit.
 #[inline(always)]
-pub(crate) fn multiply_body(product: &Product<'_>, out: &mut Tile) {
-    match (product.part.form, product.inputs.activations()) {
-        (Form::Groups(groups), Activations::Int8) => multiply_groups(product, groups, out),
-        _ => multiply_floats(product, out),
+pub(crate) fn multiply_body(slab: &mut Slab<'_, '_>) {
+    for tile in slab.tiles.clone() {
+        for start in (0..slab.inputs.rows()).step_by(GROUP_ROWS) {
+            let rows = GROUP_ROWS.min(slab.inputs.rows() - start);
+            let mut sums = [[0.0; LANES]; GROUP_ROWS];
+            match (slab.part.form, slab.inputs.activations()) {
+                (Form::Groups(groups), Activations::Int8) => {
+                    let inputs = slab.inputs.blocks(start);
+                    multiply_groups(slab.part, groups, tile, inputs, &mut sums[..rows]);
+                }
+                _ => multiply_floats(slab.part, tile, slab.inputs, start, &mut sums[..rows]),
+            }
+            for (row, sums) in sums[..rows].iter().enumerate() {
+                slab.store(tile, start + row, sums);
+            }
+        }
     }
 }
 
 #[inline(always)]
-fn multiply_floats(product: &Product<'_>, out: &mut Tile) {
-    let part = product.part;
+fn multiply_floats(
+    part: &Part,
+    tile: usize,
+    inputs: &Inputs,
+    first: usize,
+    out: &mut [[f32; LANES]],
+) {
     for start in (0..part.cols).step_by(BLOCK) {
         let len = BLOCK.min(part.cols - start);
         let mut weights = [[0.0; LANES]; BLOCK];
         for (k, weights) in weights[..len].iter_mut().enumerate() {
             for (lane, weight) in weights.iter_mut().enumerate() {
-                *weight = part.weight(product.tile, lane, start + k);
+                *weight = part.weight(tile, lane, start + k);
             }
         }
-        for (row, out) in out[..product.rows].iter_mut().enumerate() {
-            let x = &product.inputs.floats(product.start + row)[start..][..len];
+        for (row, out) in out.iter_mut().enumerate() {
+            let x = &inputs.floats(first + row)[start..][..len];
             for (x, weights) in x.iter().zip(&weights) {
                 for (out, weight) in out.iter_mut().zip(weights) {
                     *out = x.mul_add(*weight, *out);
@@ -134,12 +128,16 @@ fn multiply_floats(product: &Product<'_>, out: &mut Tile) {
 }
 
 #[inline(always)]
-fn multiply_groups(product: &Product<'_>, groups: Groups, out: &mut Tile) {
-    let part = product.part;
+fn multiply_groups(
+    part: &Part,
+    groups: Groups,
+    tile: usize,
+    inputs: &[InputBlock],
+    out: &mut [[f32; LANES]],
+) {
     let all = part.cols / groups.len;
-    let inputs = product.inputs.blocks(product.start, product.rows);
     for group in 0..all {
-        let stored = product.tile * all + group;
+        let stored = tile * all + group;
         let (mut quants, mut scales) = ([[0; LANES]; BLOCK], [(0.0, 0.0); LANES]);
         for lane in 0..LANES {
             scales[lane] = part.scale(groups, stored, lane);
@@ -147,19 +145,19 @@ fn multiply_groups(product: &Product<'_>, groups: Groups, out: &mut Tile) {
                 quants[lane] = part.stored(groups, stored, lane, k);
             }
         }
-        for (row, out) in out[..product.rows].iter_mut().enumerate() {
-            let input = &inputs[group * groups.len / BLOCK * product.rows + row];
+        for (row, out) in out.iter_mut().enumerate() {
+            let input = &inputs[group * groups.len / BLOCK];
             let half = group * groups.len % BLOCK;
-            let mut sums = [offset(input, groups, half); LANES];
-            for (x, quants) in input.quants[half..].iter().zip(&quants[..groups.len]) {
+            let mut sums = [offset(input, row, groups, half); LANES];
+            for (x, quants) in input.quants[row][half..].iter().zip(&quants[..groups.len]) {
                 for (sum, quant) in sums.iter_mut().zip(quants) {
                     *sum += i32::from(*x) * quant;
                 }
             }
             for ((out, sum), (scale, minimum)) in out.iter_mut().zip(sums).zip(scales) {
-                *out = (sum as f32).mul_add(scale * input.scale, *out);
+                *out = (sum as f32).mul_add(scale * input.scales[row], *out);
                 if groups.minimum {
-                    *out = minimum.mul_add(input.scaled_sum, *out);
+                    *out = minimum.mul_add(input.scaled_sums[row], *out);
                 }
             }
         }
@@ -168,11 +166,11 @@ fn multiply_groups(product: &Product<'_>, groups: Groups, out: &mut Tile) {
 
 /// Where a sum of stored integers starts, so that it ends as that of centred ones.
 #[inline(always)]
-fn offset(input: &InputBlock, groups: Groups, half: usize) -> i32 {
+fn offset(input: &InputBlock, row: usize, groups: Groups, half: usize) -> i32 {
     match (groups.minimum, groups.wide, groups.len) {
         (true, ..) => 0,
-        (false, false, _) => input.offset_4,
-        (false, true, 16) => input.offset_8_half[half / 16],
-        (false, true, _) => input.offset_8,
+        (false, false, _) => input.offsets_4[row],
+        (false, true, 16) => input.offsets_8_half[half / 16][row],
+        (false, true, _) => input.offsets_8[row],
     }
 }

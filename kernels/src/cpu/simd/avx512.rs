@@ -2,46 +2,81 @@
 
 use std::arch::x86_64::*;
 
-use crate::cpu::inputs::InputBlock;
-use crate::cpu::matmul::{Operands, Tile};
+use crate::cpu::inputs::{self, InputBlock};
+use crate::cpu::matmul::{GROUP_ROWS, Slab};
 use crate::cpu::matrix::Groups;
+use crate::cpu::rows::LANES;
 
+/// Rows whose sums fit the registers beside the weights of a group.
+const ROWS_MAX: usize = 6;
+
+/// Groups from the one that is read to the one that is asked for, 3 to 4 KiB.
+const AHEAD: usize = 12;
+
+/// See [`crate::cpu::matmul::multiply_body`], whose bits it gives.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) fn multiply_groups(groups: Groups, operands: &Operands<'_>, out: &mut Tile) {
+pub(super) fn multiply(groups: Groups, slab: &mut Slab<'_, '_>) {
     let Groups { wide, minimum, half, len } = groups;
     match (wide, minimum, half, len) {
-        (false, false, true, 32) => by_rows::<false, false, true, 32>(operands, out),
-        (false, true, true, 32) => by_rows::<false, true, true, 32>(operands, out),
-        (false, true, false, 32) => by_rows::<false, true, false, 32>(operands, out),
-        (true, false, true, 32) => by_rows::<true, false, true, 32>(operands, out),
-        (true, false, false, 32) => by_rows::<true, false, false, 32>(operands, out),
-        (true, true, true, 32) => by_rows::<true, true, true, 32>(operands, out),
-        (true, true, false, 32) => by_rows::<true, true, false, 32>(operands, out),
-        (true, false, false, 16) => by_rows::<true, false, false, 16>(operands, out),
+        (false, false, true, 32) => by_tiles::<false, false, true, 32>(groups, slab),
+        (false, true, true, 32) => by_tiles::<false, true, true, 32>(groups, slab),
+        (false, true, false, 32) => by_tiles::<false, true, false, 32>(groups, slab),
+        (true, false, true, 32) => by_tiles::<true, false, true, 32>(groups, slab),
+        (true, false, false, 32) => by_tiles::<true, false, false, 32>(groups, slab),
+        (true, true, true, 32) => by_tiles::<true, true, true, 32>(groups, slab),
+        (true, true, false, 32) => by_tiles::<true, true, false, 32>(groups, slab),
+        (true, false, false, 16) => by_tiles::<true, false, false, 16>(groups, slab),
         _ => unreachable!("no format is packed as {groups:?}"),
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn by_rows<const WIDE: bool, const MINIMUM: bool, const HALF: bool, const LEN: usize>(
-    operands: &Operands<'_>,
-    out: &mut Tile,
-) {
-    match operands.rows {
-        1 => multiply::<WIDE, MINIMUM, HALF, LEN, 1>(operands, out),
-        2 => multiply::<WIDE, MINIMUM, HALF, LEN, 2>(operands, out),
-        3 => multiply::<WIDE, MINIMUM, HALF, LEN, 3>(operands, out),
-        4 => multiply::<WIDE, MINIMUM, HALF, LEN, 4>(operands, out),
-        5 => multiply::<WIDE, MINIMUM, HALF, LEN, 5>(operands, out),
-        6 => multiply::<WIDE, MINIMUM, HALF, LEN, 6>(operands, out),
-        7 => multiply::<WIDE, MINIMUM, HALF, LEN, 7>(operands, out),
-        8 => multiply::<WIDE, MINIMUM, HALF, LEN, 8>(operands, out),
-        rows => unreachable!("{rows} rows in a tile"),
-    }
+/// A tile's integers and scales, and the blocks of a group of rows.
+struct Operands<'a> {
+    values: &'a [u8],
+    scales: &'a [u8],
+    inputs: &'a [InputBlock],
+    /// Nobody has asked for the next weights yet.
+    ahead: bool,
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn multiply<
+fn by_tiles<const WIDE: bool, const MINIMUM: bool, const HALF: bool, const LEN: usize>(
+    groups: Groups,
+    slab: &mut Slab<'_, '_>,
+) {
+    let all = slab.part.cols / LEN;
+    let (value_bytes, scale_bytes) = (all * groups.value_bytes(), all * groups.scale_bytes());
+    for tile in slab.tiles.clone() {
+        let values = &slab.part.values.bytes()[tile * value_bytes..][..value_bytes];
+        let scales = &slab.part.scales.bytes()[tile * scale_bytes..][..scale_bytes];
+        for start in (0..slab.inputs.rows()).step_by(GROUP_ROWS) {
+            let inputs = slab.inputs.blocks(start);
+            let end = GROUP_ROWS.min(slab.inputs.rows() - start);
+            let per_pass = end.div_ceil(end.div_ceil(ROWS_MAX));
+            for row in (0..end).step_by(per_pass) {
+                let operands = Operands { values, scales, inputs, ahead: start + row == 0 };
+                let mut sums = [[0.0; LANES]; ROWS_MAX];
+                let rows = per_pass.min(end - row);
+                match rows {
+                    1 => by_rows::<WIDE, MINIMUM, HALF, LEN, 1>(&operands, row, &mut sums),
+                    2 => by_rows::<WIDE, MINIMUM, HALF, LEN, 2>(&operands, row, &mut sums),
+                    3 => by_rows::<WIDE, MINIMUM, HALF, LEN, 3>(&operands, row, &mut sums),
+                    4 => by_rows::<WIDE, MINIMUM, HALF, LEN, 4>(&operands, row, &mut sums),
+                    5 => by_rows::<WIDE, MINIMUM, HALF, LEN, 5>(&operands, row, &mut sums),
+                    _ => by_rows::<WIDE, MINIMUM, HALF, LEN, 6>(&operands, row, &mut sums),
+                }
+                for (i, sums) in sums[..rows].iter().enumerate() {
+                    slab.store(tile, start + row + i, sums);
+                }
+            }
+        }
+    }
+}
+
+/// Rows `start..start + ROWS` of a tile. Their sums are made in turns, so that none waits for
+/// another.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn by_rows<
     const WIDE: bool,
     const MINIMUM: bool,
     const HALF: bool,
@@ -49,35 +84,54 @@ fn multiply<
     const ROWS: usize,
 >(
     operands: &Operands<'_>,
-    out: &mut Tile,
+    start: usize,
+    out: &mut [[f32; LANES]; ROWS_MAX],
 ) {
     let value_bytes = if WIDE { 16 * LEN } else { 8 * LEN };
     let scale_bytes = if HALF { 32 } else { 64 } * if MINIMUM { 2 } else { 1 };
     let mut values = operands.values.chunks_exact(value_bytes);
     let mut scales = operands.scales.chunks_exact(scale_bytes);
     let mut sums = [_mm512_setzero_ps(); ROWS];
-    for inputs in operands.inputs.chunks_exact(ROWS) {
+    for input in operands.inputs {
+        let Some(rows) = input.quants[start..].first_chunk::<ROWS>() else { return };
         for half in 0..32 / LEN {
             let (Some(values), Some(scales)) = (values.next(), scales.next()) else { return };
+            if operands.ahead {
+                prefetch(values);
+                prefetch(scales);
+            }
             let quads = unpack::<WIDE, LEN>(values);
+            let mut dots = [_mm512_setzero_si512(); ROWS];
+            if !MINIMUM {
+                let offsets = match (WIDE, LEN) {
+                    (false, _) => &input.offsets_4,
+                    (true, 16) => &input.offsets_8_half[half],
+                    (true, _) => &input.offsets_8,
+                };
+                for (dot, offset) in dots.iter_mut().zip(&offsets[start..]) {
+                    *dot = _mm512_set1_epi32(*offset);
+                }
+            }
+            // A second sum for the odd quads where one row alone would wait for its own.
+            let mut others = [_mm512_setzero_si512(); ROWS];
+            for (quad, weights) in quads[..LEN / 4].iter().enumerate() {
+                for ((dot, other), row) in dots.iter_mut().zip(&mut others).zip(rows) {
+                    let sum = if ROWS <= 2 && quad % 2 == 1 { other } else { dot };
+                    let inputs = quad_of(row, half * LEN / 4 + quad);
+                    *sum = _mm512_dpbusd_epi32(*sum, *weights, inputs);
+                }
+            }
             let scale = load_scales::<HALF>(scales, 0);
             let minimum =
                 if MINIMUM { load_scales::<HALF>(scales, 1) } else { _mm512_setzero_ps() };
-            for (input, sum) in inputs.iter().zip(&mut sums) {
-                let offset = match (MINIMUM, WIDE, LEN) {
-                    (true, ..) => 0,
-                    (false, false, _) => input.offset_4,
-                    (false, true, 16) => input.offset_8_half[half],
-                    (false, true, _) => input.offset_8,
-                };
-                let mut dot = _mm512_set1_epi32(offset);
-                for (quad, weights) in quads[..LEN / 4].iter().enumerate() {
-                    dot = _mm512_dpbusd_epi32(dot, *weights, quad_of(input, half * LEN / 4 + quad));
-                }
-                let factor = _mm512_mul_ps(scale, _mm512_set1_ps(input.scale));
+            for (row, sum) in sums.iter_mut().enumerate() {
+                let dot =
+                    if ROWS <= 2 { _mm512_add_epi32(dots[row], others[row]) } else { dots[row] };
+                let factor = _mm512_mul_ps(scale, _mm512_set1_ps(input.scales[start + row]));
                 *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, *sum);
                 if MINIMUM {
-                    *sum = _mm512_fmadd_ps(minimum, _mm512_set1_ps(input.scaled_sum), *sum);
+                    let scaled_sum = _mm512_set1_ps(input.scaled_sums[start + row]);
+                    *sum = _mm512_fmadd_ps(minimum, scaled_sum, *sum);
                 }
             }
         }
@@ -88,10 +142,42 @@ fn multiply<
     }
 }
 
+/// Asks for what stands where `bytes` does, but some tiles later: a core's own prefetcher stops at
+/// the end of a memory page.
+#[target_feature(enable = "avx512f")]
+fn prefetch(bytes: &[u8]) {
+    for line in 0..bytes.len().div_ceil(64) {
+        let at = bytes.as_ptr().wrapping_add(bytes.len() * AHEAD + 64 * line);
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+}
+
+/// See [`inputs::quantize_body`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) fn quantize(x: &[f32], columns: usize, out: &mut [InputBlock]) {
+    inputs::for_each_block(x, columns, out, |x, row, out| {
+        // SAFETY: the array has two vectors of 16 numbers; the loads need no alignment.
+        let halves = [0, 16].map(|at| unsafe { _mm512_loadu_ps(x[at..].as_ptr()) });
+        let sizes = halves.map(|x| _mm512_castps_si512(_mm512_abs_ps(x)));
+        let amax = _mm512_reduce_max_epu32(_mm512_max_epu32(sizes[0], sizes[1]));
+        let (scale, inverse) = inputs::scale_and_inverse(f32::from_bits(amax));
+        let (round, inverse) = (_mm512_set1_ps(inputs::ROUND), _mm512_set1_ps(inverse));
+        let mut sums = [0; 2];
+        for (half, x) in halves.into_iter().enumerate() {
+            let rounded = _mm512_add_ps(_mm512_mul_ps(x, inverse), round);
+            let bytes = _mm512_cvtepi32_epi8(_mm512_castps_si512(rounded));
+            // SAFETY: half a row has the 16 bytes of the vector.
+            unsafe { _mm_storeu_si128(out.quants[row][16 * half..].as_mut_ptr().cast(), bytes) };
+            sums[half] = _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(bytes));
+        }
+        out.finish(row, scale, sums);
+    });
+}
+
 /// Four inputs in every lane.
 #[target_feature(enable = "avx512f,avx512bw")]
-fn quad_of(input: &InputBlock, quad: usize) -> __m512i {
-    let q = &input.quants[4 * quad..][..4];
+fn quad_of(row: &[i8; 32], quad: usize) -> __m512i {
+    let q = &row[4 * quad..][..4];
     let bytes = [q[0], q[1], q[2], q[3]].map(i8::cast_unsigned);
     _mm512_set1_epi32(i32::from_le_bytes(bytes))
 }

@@ -4,9 +4,12 @@
 //! floating-point operations, so every copy gives the same bits; only the width of the registers
 //! differs.
 
+#[cfg(target_arch = "x86_64")]
 use super::avx512;
 use super::instructions::{Instructions, Level};
-use crate::cpu::{attention, inputs, matmul, rows};
+use crate::cpu::matmul::{self, Slab};
+use crate::cpu::matrix::{Activations, Form};
+use crate::cpu::{attention, inputs, rows};
 
 macro_rules! for_each_level {
     ($($name:ident($($arg:ident: $type:ty),*) = $body:path;)*) => {$(
@@ -37,23 +40,36 @@ macro_rules! for_each_level {
 for_each_level! {
     add(x: &[f32], out: &mut [f32]) = rows::add_body;
     attend(rows: &attention::Heads<'_>, out: &mut [f32]) = attention::attend_body;
-    multiply_any(product: &matmul::Product<'_>, out: &mut matmul::Tile) = matmul::multiply_body;
-    quantize(x: &[f32], columns: usize, out: &mut [inputs::InputBlock]) = inputs::quantize_body;
+    multiply_any(slab: &mut Slab<'_, '_>) = matmul::multiply_body;
+    quantize_any(x: &[f32], columns: usize, out: &mut [inputs::InputBlock]) = inputs::quantize_body;
     rmsnorm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rows::rmsnorm_body;
     softmax(x: &mut [f32]) = rows::softmax_body;
     swiglu(gate: &[f32], up: &[f32], out: &mut [f32]) = rows::swiglu_body;
 }
 
-/// One tile of a product; see [`matmul::multiply_body`], whose bits every path gives.
-pub(crate) fn multiply(
+/// Rows to 8 bits; see [`inputs::quantize_body`], whose bits every path gives.
+pub(crate) fn quantize(
     instructions: Instructions,
-    product: &matmul::Product<'_>,
-    out: &mut matmul::Tile,
+    x: &[f32],
+    columns: usize,
+    out: &mut [inputs::InputBlock],
 ) {
-    if let (Level::Avx512, Some((groups, operands))) = (instructions.level(), product.operands()) {
+    match instructions.level() {
         // SAFETY: a value of `Instructions` proves that the machine has the features.
-        unsafe { avx512::multiply_groups(groups, &operands, out) };
-    } else {
-        multiply_any(instructions, product, out);
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { avx512::quantize(x, columns, out) },
+        _ => quantize_any(instructions, x, columns, out),
+    }
+}
+
+/// A window of a product; see [`matmul::multiply_body`], whose bits every path gives.
+pub(crate) fn multiply(instructions: Instructions, slab: &mut Slab<'_, '_>) {
+    match (instructions.level(), slab.part.form, slab.inputs.activations()) {
+        #[cfg(target_arch = "x86_64")]
+        (Level::Avx512, Form::Groups(groups), Activations::Int8) => {
+            // SAFETY: a value of `Instructions` proves that the machine has the features.
+            unsafe { avx512::multiply(groups, slab) };
+        }
+        _ => multiply_any(instructions, slab),
     }
 }

@@ -20,8 +20,8 @@ fn product(team: &Team, weights: &Matrix, x: &[f32]) -> Vec<f32> {
 fn rounded(team: &Team, x: &[f32]) -> Vec<f32> {
     let mut inputs = Inputs::with_capacity(0, 0, Activations::Int8);
     inputs.prepare(team, x, x.len(), Activations::Int8);
-    let number = |it: &InputBlock, i: usize| it.scale * f32::from(it.quants[i]);
-    let blocks = inputs.blocks(0, 1).iter();
+    let number = |it: &InputBlock, i: usize| it.scales[0] * f32::from(it.quants[0][i]);
+    let blocks = inputs.blocks(0).iter();
     blocks.flat_map(|it| (0..32).map(|i| number(it, i))).take(x.len()).collect()
 }
 

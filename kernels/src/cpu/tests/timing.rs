@@ -35,7 +35,7 @@ impl Model {
 #[expect(clippy::disallowed_methods, reason = "a timing, run by hand")]
 fn seconds(mut body: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
-    for _ in 0..5 {
+    for _ in 0..50 {
         let start = Instant::now();
         body();
         best = best.min(start.elapsed().as_secs_f64());
