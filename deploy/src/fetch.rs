@@ -86,6 +86,15 @@ pub fn default_model_path(cache: &Cache) -> PathBuf {
     cache.entry(DEFAULT.name).join(DEFAULT.members[0].file)
 }
 
+/// What the pip that would be used says of its version.
+///
+/// # Errors
+/// `NoPip` without one.
+pub fn pip_version() -> Result<String, FetchError> {
+    let pips = pip::candidates();
+    Ok(pip::find(&pips)?.version().unwrap_or_default())
+}
+
 impl FetchError {
     /// Sorts a failed write by what the reader can do about it.
     fn write(at: &Path, cause: io::Error) -> Self {

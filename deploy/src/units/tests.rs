@@ -1,0 +1,32 @@
+use std::fs;
+use std::path::Path;
+
+use super::{FILES, install};
+use crate::config::flags::Install;
+
+#[test]
+fn units_name_the_programs_that_are_there_and_keep_what_was_changed() {
+    let root = tempfile::tempdir().unwrap();
+    let settings = root.path().join("etc/crossover/router.toml");
+    fs::create_dir_all(settings.parent().unwrap()).unwrap();
+    fs::write(&settings, "my own").unwrap();
+    let flags = Install { root: root.path().to_owned(), programs: None, dry_run: false };
+    let said = install(&flags, Path::new("/opt/crossover/bin")).unwrap().join("\n");
+    assert!(said.contains("kept ") && said.contains("wrote "), "{said}");
+    assert_eq!(fs::read_to_string(&settings).unwrap(), "my own");
+    let unit = root.path().join("etc/systemd/system/crossover-router.service");
+    let unit = fs::read_to_string(unit).unwrap();
+    assert!(unit.contains("ExecStart=/opt/crossover/bin/crossover-router --config"), "{unit}");
+    assert!(!unit.contains("/usr/bin/"), "{unit}");
+    assert!(root.path().join("etc/crossover/engine-throughput.toml").is_file());
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let flags = Install { root: root.path().to_owned(), programs: None, dry_run: true };
+    let said = install(&flags, Path::new("/usr/bin")).unwrap();
+    assert_eq!(said.len(), FILES.len() + 3);
+    assert!(said.iter().all(|it| it.starts_with("would write")), "{said:?}");
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+}

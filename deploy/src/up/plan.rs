@@ -1,0 +1,155 @@
+//! What `up` starts, as values: command lines and the router's configuration.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::programs::Programs;
+use crate::config::{Speculation, Up, reachable};
+
+/// More than an engine of this size runs well; the router's queue takes the rest.
+const IN_FLIGHT_MAX: u32 = 64;
+const DWELL_MS: u64 = 1000;
+/// After a request to stop, streams get this long.
+const DRAIN_S: u64 = 5;
+
+/// Three programs. The two engines come first.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) dir: PathBuf,
+    pub(super) programs: [Launch; 3],
+    router_file: String,
+}
+
+/// One program, its arguments, and where its output goes.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    pub(super) name: &'static str,
+    pub(super) program: PathBuf,
+    pub(super) args: Vec<String>,
+    pub(super) log: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct RouterFile {
+    listen: String,
+    admin: String,
+    policy: Policy,
+    shutdown: Shutdown,
+    endpoint: Vec<Endpoint>,
+}
+
+#[derive(Debug, Serialize)]
+struct Policy {
+    kind: &'static str,
+    high: u32,
+    low: u32,
+    dwell_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Shutdown {
+    settle_ms: u64,
+    drain_ms_max: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Endpoint {
+    name: &'static str,
+    role: &'static str,
+    url: String,
+    kind: &'static str,
+    in_flight_max: u32,
+}
+
+impl Plan {
+    pub(super) fn new(config: &Up, programs: &Programs, model: &Path, dir: &Path) -> Self {
+        let launch = |name, program: &Path, args| Launch {
+            name,
+            program: program.to_owned(),
+            args,
+            log: dir.join(format!("{}.log", str::replace(name, " ", "-"))),
+        };
+        let file = dir.join("router.toml");
+        let router = vec!["--config".to_owned(), file.display().to_string()];
+        Self {
+            dir: dir.to_owned(),
+            programs: [
+                launch("speculative engine", &programs.engine, speculative(config, model)),
+                launch("throughput engine", &programs.engine, throughput(config, model)),
+                launch("router", &programs.router, router),
+            ],
+            router_file: router_file(config),
+        }
+    }
+
+    /// Writes the router's configuration.
+    pub(super) fn write(&self) -> Result<(), String> {
+        let file = self.dir.join("router.toml");
+        fs::write(&file, &self.router_file)
+            .map_err(|it| format!("cannot write {}: {it}", file.display()))
+    }
+}
+
+fn router_file(config: &Up) -> String {
+    let at = &config.addresses;
+    let endpoint = |role, address| Endpoint {
+        name: role,
+        role,
+        url: format!("http://{}", reachable(address)),
+        kind: "crossover",
+        in_flight_max: IN_FLIGHT_MAX,
+    };
+    let file = RouterFile {
+        listen: at.listen.to_string(),
+        admin: at.admin.to_string(),
+        policy: Policy { kind: "switch", high: config.high, low: config.low, dwell_ms: DWELL_MS },
+        shutdown: Shutdown { settle_ms: 0, drain_ms_max: DRAIN_S * 1000 },
+        endpoint: vec![
+            endpoint("speculative", at.speculative),
+            endpoint("throughput", at.throughput),
+        ],
+    };
+    toml::to_string(&file).expect("strings and small numbers")
+}
+
+fn speculative(config: &Up, model: &Path) -> Vec<String> {
+    let mut args = engine(config, model, 0);
+    let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
+    match &config.speculation {
+        Speculation::Eagle3 { head } => {
+            add("--mode", "eagle3".to_owned());
+            add("--draft", head.display().to_string());
+        }
+        Speculation::Ngram => add("--mode", "ngram".to_owned()),
+    }
+    if let Some(drafts) = config.draft_max {
+        add("--draft-max", drafts.to_string());
+    }
+    if let Some(requests) = config.draft_until {
+        add("--draft-until", requests.to_string());
+    }
+    args
+}
+
+fn throughput(config: &Up, model: &Path) -> Vec<String> {
+    let mut args = engine(config, model, 1);
+    args.extend(["--mode", "baseline"].map(str::to_owned));
+    args
+}
+
+/// What both engines are told; `which` is 0 for the speculative one.
+fn engine(config: &Up, model: &Path, which: usize) -> Vec<String> {
+    let listen = [config.addresses.speculative, config.addresses.throughput][which];
+    [
+        ("--model", model.display().to_string()),
+        ("--device", config.devices[which].clone()),
+        ("--activations", config.activations.label().to_owned()),
+        ("--listen", listen.to_string()),
+        ("--drain-seconds", DRAIN_S.to_string()),
+    ]
+    .into_iter()
+    .flat_map(|(flag, value)| [flag.to_owned(), value])
+    .collect()
+}

@@ -1,0 +1,87 @@
+use std::net::TcpListener;
+use std::path::Path;
+
+use clap::Parser;
+
+use super::plan::Plan;
+use super::programs::Programs;
+use super::{RunDir, ports_in_use};
+use crate::config::Up;
+use crate::config::flags::{Command, Line};
+use crate::machine::Cores;
+
+fn plan(words: &str, dir: &Path) -> Plan {
+    let words = ["crossover", "up"].into_iter().chain(words.split_whitespace());
+    let Command::Up(flags) = Line::try_parse_from(words).unwrap().command else { panic!() };
+    let config = Up::check(&flags, &Cores::new(vec![vec![0], vec![1]])).unwrap();
+    let programs = Programs {
+        front: "/bin/crossover".into(),
+        engine: "/bin/crossover-engine".into(),
+        router: "/bin/crossover-router".into(),
+    };
+    Plan::new(&config, &programs, Path::new("/models/m.gguf"), dir)
+}
+
+#[test]
+fn the_engines_differ_by_mode_cores_and_port() {
+    let plan = plan("--draft-max 5 --draft-until 3", Path::new("/run/crossover"));
+    let line = |at: usize| plan.programs[at].args.join(" ");
+    let speculative = line(0);
+    assert!(
+        speculative.starts_with(
+            "--model /models/m.gguf --device cpu:0 --activations int8 --listen 127.0.0.1:8101 \
+             --drain-seconds 5 --mode eagle3 --draft "
+        ),
+        "{speculative}"
+    );
+    assert!(speculative.ends_with(" --draft-max 5 --draft-until 3"), "{speculative}");
+    assert_eq!(
+        line(1),
+        "--model /models/m.gguf --device cpu:1 --activations int8 --listen 127.0.0.1:8102 \
+         --drain-seconds 5 --mode baseline"
+    );
+    assert_eq!(line(2), "--config /run/crossover/router.toml");
+    assert_eq!(plan.programs[0].log, Path::new("/run/crossover/speculative-engine.log"));
+}
+
+#[test]
+fn the_routers_file_is_written_where_it_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    plan("--high 8 --listen 0.0.0.0:80", dir.path()).write().unwrap();
+    let text = std::fs::read_to_string(dir.path().join("router.toml")).unwrap();
+    let file: toml::Table = text.parse().unwrap();
+    assert_eq!(file["listen"].as_str(), Some("0.0.0.0:80"));
+    assert_eq!(file["policy"]["high"].as_integer(), Some(8));
+    assert_eq!(file["policy"]["low"].as_integer(), Some(6));
+    assert_eq!(file["endpoint"][1]["url"].as_str(), Some("http://127.0.0.1:8102"));
+    assert_eq!(file["endpoint"][1]["role"].as_str(), Some("throughput"));
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_flag() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let said = ports_in_use(&[("listen", address)]);
+    let port = address.port();
+    assert_eq!(
+        said,
+        [format!(
+            "port {port} is in use: stop what listens on {address}, or choose another with --listen"
+        )]
+    );
+    drop(taken);
+    assert!(ports_in_use(&[("listen", address)]).is_empty());
+}
+
+#[test]
+fn a_run_directory_that_was_named_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let named = dir.path().join("run");
+    RunDir::make(Some(&named)).unwrap().remove();
+    assert!(named.is_dir());
+    let temporary = RunDir::make(None).unwrap();
+    let path = temporary.path.clone();
+    assert!(path.is_dir());
+    temporary.remove();
+    assert!(!path.exists());
+}
