@@ -2,4 +2,6 @@
 //! unsafe code, and only behind the fence that ARCHITECTURE.md names.
 
 pub mod cpu;
+pub mod cuda;
+pub mod ops;
 pub mod quant;

@@ -1,0 +1,79 @@
+// What both attention kernels share: their arguments and the order of their arithmetic.
+//
+// Keys come in tiles of 64 and chunks of 4 tiles. Within a chunk the softmax runs on from tile to
+// tile; chunks are then merged from left to right. Tiles and chunks are cut by key position alone
+// and both kernels use the same operations in the same order, so the result for a row does not
+// depend on which kernel made it, beside which rows or on how many blocks.
+#pragma once
+#include "base.cuh"
+
+#define KEYS 64     // of a tile
+#define CHUNK 256   // keys that are softmaxed in one go
+#define ONES 0x3f803f80u   // two ones
+
+// One attention over pages. By value; `ops/attend.rs` has its twin.
+struct Attend {
+  const bf16* q;         // (rows, heads head_dim)
+  const bf16* layer;     // the pages' memory of this layer, see rope.cu
+  const u32* pages;      // (lanes, pages_max)
+  const i32* positions;  // of each row; negative: the row does not exist
+  const u32* lanes;      // of each row
+  const uint2* spans;    // first row and number of rows, for each sequence or block of one
+  bf16* out;             // (rows, heads head_dim)
+  float* parts;          // scratch of attend_few: chunks that wait to be merged
+  u32* arrivals;         // scratch of attend_few, zero between launches
+  int kv_heads;
+  int group;             // query heads for each kv head
+  int pages_max;
+  int chunks_max;
+  int first_key;         // keys before this do not exist
+  float scale_log2;      // log2(e) / sqrt(head_dim)
+};
+
+// 16-byte chunk of a row in shared memory, turned by the row against bank conflicts.
+template <int ROW> DEV bf16* chunk_at(bf16* tile, int row, int chunk) {
+  return tile + row * ROW + (chunk ^ (row & 7)) * 8;
+}
+
+// Weights are relative to `most`, the largest score so far: none was seen while it is infinite.
+DEV float base_of(float most, float scale) {
+  return most == NEGATIVE_INFINITY ? 0.0f : __fmul_rn(most, scale);
+}
+DEV float weight_of(float score, float scale, float base) {
+  return exp2_fast(__fmaf_rn(score, scale, -base));
+}
+
+// What sums relative to `most` are multiplied with to be relative to `now`: exactly 1 if equal,
+// so that a tile or chunk in which a row sees nothing leaves its bits alone.
+DEV float shrink(float most, float now, float scale) {
+  return most == NEGATIVE_INFINITY ? 0.0f : exp2_fast(__fmul_rn(__fsub_rn(most, now), scale));
+}
+
+// Two parts of a softmax: `mine` and `theirs` are what each part is multiplied with.
+DEV float merge_most(float most, float other, float scale, float& mine, float& theirs) {
+  float both = fmaxf(most, other);
+  mine = shrink(most, both, scale);
+  theirs = shrink(other, both, scale);
+  return both;
+}
+DEV float merge(float sum, float mine, float other, float theirs) {
+  return __fmaf_rn(sum, mine, __fmul_rn(other, theirs));
+}
+DEV float divide(float sum, float weights) {
+  return weights == 0.0f ? 0.0f : __fdiv_rn(sum, weights);
+}
+
+// Keys or values of a tile to shared memory, `threads` threads, zeros beyond `end`.
+template <int HEAD, int THREADS>
+DEV void copy_keys(bf16* to, const Attend& p, const u32* pages, int kv_head, int is_v, int key0,
+                   int end) {
+#pragma unroll
+  for (int i = threadIdx.x; i < KEYS * (HEAD / 8); i += THREADS) {
+    int row = i / (HEAD / 8), chunk = i % (HEAD / 8), key = key0 + row;
+    bool take = key < end;
+    size_t line = 0;
+    if (take) line = ((size_t)pages[key / PAGE] * 2 + is_v) * p.kv_heads + kv_head;
+    copy_async(chunk_at<HEAD>(to, row, chunk),
+               p.layer + (line * PAGE + key % PAGE) * HEAD + chunk * 8, take);
+  }
+}

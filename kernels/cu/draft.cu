@@ -1,0 +1,114 @@
+// The draft layer's own steps: its input, its guess, and the hidden states it will start from.
+//
+// A row's input is [norm(embedding of its token); norm(hidden state of the token before)].
+#include "rows.cuh"
+
+struct DraftInput {
+  const u32* table;       // embeddings, tiles as in matmul_few.cu
+  const float* token_norm;   // (hidden)
+  const float* state_norm;   // (hidden)
+  const float* rows;      // (rows, hidden): states made in this step
+  const float* by_lane;   // (lanes, hidden)
+  const float* by_page;   // (pages, hidden)
+  const u32* tokens;      // of each row
+  const u32* sources;     // of each row; null: its state is in `stream` already
+  float* stream;          // (rows, hidden): the state, the residual of the draft layer
+  bf16* out;              // (rows, 2 hidden)
+  int hidden;
+  int keep_normed;        // whether the residual is the normed state
+  float eps;
+};
+
+DEV const float* state_of(const DraftInput& p, u32 source) {
+  size_t at = (size_t)(source & 0x3fffffffu) * p.hidden;
+  u32 place = source >> 30;
+  if (place == SOURCE_ROW) return p.rows + at;
+  if (place == SOURCE_LANE) return p.by_lane + at;
+  return place == SOURCE_PAGE ? p.by_page + at : 0;
+}
+
+DEV float2 embedding(const DraftInput& p, u32 token, int pair) {
+  if (token == NONE) return make_float2(0.0f, 0.0f);
+  u32 output = token % 16, step = pair / 8, within = pair % 8;
+  u32 lane = output % 8 * 4 + within % 4, part = output / 8 + within / 4 * 2;
+  const u32* tile = p.table + (size_t)(token / 16) * (p.hidden / 16) * 128;
+  u32 both = tile[(step * WARP + lane) * 4 + part];
+  return make_float2(low_bf16(both), high_bf16(both));
+}
+
+// grid: rows; block: 256.
+KERNEL draft_input(const DraftInput p) {
+  __shared__ float partial[8];
+  wait_for_previous();
+  let_next_start();
+  const size_t row = blockIdx.x, at = row * p.hidden;
+  const u32 token = p.tokens[row];
+  const float* state = p.sources == 0 ? p.stream + at : state_of(p, p.sources[row]);
+  float token_squares = 0.0f, state_squares = 0.0f;
+  for (int pair = threadIdx.x; pair < p.hidden / 2; pair += blockDim.x) {
+    float2 e = embedding(p, token, pair);
+    token_squares += e.x * e.x + e.y * e.y;
+    float2 g = state == 0 ? make_float2(0.0f, 0.0f) : ((const float2*)state)[pair];
+    state_squares += g.x * g.x + g.y * g.y;
+  }
+  float token_scale = rsqrtf(block_sum(token_squares, partial) / p.hidden + p.eps);
+  float state_scale = rsqrtf(block_sum(state_squares, partial) / p.hidden + p.eps);
+  u32* out = (u32*)(p.out + 2 * at);
+  for (int pair = threadIdx.x; pair < p.hidden / 2; pair += blockDim.x) {
+    float2 e = embedding(p, token, pair);
+    float2 e_norm = ((const float2*)p.token_norm)[pair];
+    out[pair] = pack_bf16(e.x * token_scale * e_norm.x, e.y * token_scale * e_norm.y);
+    float2 g = state == 0 ? make_float2(0.0f, 0.0f) : ((const float2*)state)[pair];
+    float2 g_norm = ((const float2*)p.state_norm)[pair];
+    float2 normed = make_float2(g.x * state_scale * g_norm.x, g.y * state_scale * g_norm.y);
+    out[p.hidden / 2 + pair] = pack_bf16(normed.x, normed.y);
+    ((float2*)(p.stream + at))[pair] = p.keep_normed ? normed : g;
+  }
+}
+
+// The likeliest entry of the draft vocabulary, as a token of the target's; the lowest of equals.
+// It becomes draft `depth` of the entry and the next row of its chain. grid: entries; block: 512.
+KERNEL draft_guess(const Step p, const float* logits, const u32* target_ids, int vocab, int depth) {
+  __shared__ float most[16];
+  __shared__ u32 where[16];
+  wait_for_previous();
+  let_next_start();
+  const u32 index = blockIdx.x;
+  if (p.chain_positions[index] < 0) return;
+  const float* row = logits + (size_t)index * vocab;
+  float best = NEGATIVE_INFINITY;
+  u32 at = NONE;
+  for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) {
+    float value = row[i];
+    if (best < value) best = value, at = i;
+  }
+  argmax_block(best, at, most, where);
+  if (threadIdx.x != 0) return;
+  const Entry entry = p.entries[index];
+  u32 token = target_ids[at == NONE ? 0 : at];
+  const u32 guess = entry.row + entry.fed + depth;
+  p.tokens[guess] = token;
+  p.history[(size_t)entry.lane * p.positions_max + p.positions[guess]] = token;
+  p.chain_tokens[index] = token;
+  if (depth + 1 < entry.held) ++p.chain_positions[index];
+  else p.chain_positions[index] = -1;
+}
+
+// Keeps what later steps start from: for each lane the state of its last row that stands, for each
+// page the state of its last token. grid: rows; block: 128.
+KERNEL keep_states(const Step p, const float* rows, float* by_lane, float* by_page, int hidden) {
+  wait_for_previous();
+  let_next_start();
+  const u32 row = blockIdx.x;
+  const i32 position = p.positions[row];
+  if (position < 0) return;
+  const u32 lane = p.lanes[row];
+  const bool is_last = p.ends[p.row_entries[row]] == row, fills = (position + 1) % PAGE == 0;
+  const u32 page = fills ? p.pages[lane * p.pages_max + position / PAGE] : 0;
+  if (!is_last && !fills) return;
+  for (int i = threadIdx.x; i < hidden / 4; i += blockDim.x) {
+    float4 value = ((const float4*)(rows + (size_t)row * hidden))[i];
+    if (is_last) ((float4*)(by_lane + (size_t)lane * hidden))[i] = value;
+    if (fills) ((float4*)(by_page + (size_t)page * hidden))[i] = value;
+  }
+}

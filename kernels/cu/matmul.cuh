@@ -1,0 +1,90 @@
+// What the matrix products share: their arguments, the order of their sums, what they do at the end.
+#pragma once
+#include "base.cuh"
+
+// One matrix product. The kernels take it by value; `ops/matmul.rs` has its twin.
+struct Matmul {
+  const void* weights;   // tiles, see matmul_few.cu
+  const bf16* x;         // (rows, x_stride), the first `inputs` of each row
+  float* out;            // (rows, outputs); PLAIN only
+  bf16* out_bf16;        // the same rounded: GATED (rows, outputs / 2), RESIDUAL; PLAIN if not null
+  float* stream;         // (rows, outputs), added to; RESIDUAL only
+  bf16* captured;        // a third place for the sum, if not null; RESIDUAL only
+  float* sums;           // scratch of matmul_many
+  u32* arrivals;         // scratch of matmul_many, zero between launches
+  const float* scales;   // of each row, for matmul_many with a norm
+  int rows;
+  int inputs;
+  int outputs;
+  int tiles;             // of 16 outputs
+  int slices;
+  int x_stride;
+  int captured_stride;
+  float eps;
+};
+
+// PLAIN:    out = sum * scale
+// GATED:    of a tile's 16 outputs the first 8 are gates: out = silu(gate) * up
+// RESIDUAL: stream += sum
+enum Epilogue { PLAIN, GATED, RESIDUAL };
+
+// First tile of a slice of the sum over inputs: an even number.
+DEV int slice_start(int slice, int slices, int steps) { return steps / 2 * slice / slices * 2; }
+
+// ---- RMSNorm, its weight folded into the matrix: the scale of a row multiplies the sum.
+
+DEV float add_squares(float sum, u32 b0, u32 b1) {
+  sum = __fmaf_rn(low_bf16(b0), low_bf16(b0), sum);
+  sum = __fmaf_rn(high_bf16(b0), high_bf16(b0), sum);
+  sum = __fmaf_rn(low_bf16(b1), low_bf16(b1), sum);
+  return __fmaf_rn(high_bf16(b1), high_bf16(b1), sum);
+}
+DEV float sum_of_four(float v) {
+  v += __shfl_xor_sync(FULL, v, 1);
+  return v + __shfl_xor_sync(FULL, v, 2);
+}
+DEV float norm_scale(float squares, int inputs, float eps) {
+  return __frsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)inputs), eps));
+}
+
+// Explicit roundings: the same numbers whichever kernel this is inlined in.
+DEV float gated(float gate, float up) {
+  float sigmoid = __frcp_rn(__fadd_rn(1.0f, exp2_fast(__fmul_rn(-1.44269504f, gate))));
+  return __fmul_rn(__fmul_rn(gate, sigmoid), up);
+}
+
+template <int EPILOGUE>
+DEV void store_one(const Matmul& p, int output, int row, float sum) {
+  if (row >= p.rows || output >= p.outputs) return;
+  size_t at = (size_t)row * p.outputs + output;
+  if (EPILOGUE == PLAIN) {
+    if (p.out != 0) p.out[at] = sum;
+    if (p.out_bf16 != 0) p.out_bf16[at] = to_bf16(sum);
+  } else {
+    sum = __fadd_rn(p.stream[at], sum);
+    bf16 rounded = to_bf16(sum);
+    p.stream[at] = sum;
+    p.out_bf16[at] = rounded;
+    if (p.captured != 0) p.captured[(size_t)row * p.captured_stride + output] = rounded;
+  }
+}
+
+// A lane's part of a finished tile: rows (of x) `row` and the next, with their scales.
+template <int EPILOGUE>
+DEV void store(const Matmul& p, int tile, int row, float4 sum, const float scale[2]) {
+  int output = tile * 16 + threadIdx.x % WARP / 4;
+  float low[2] = {__fmul_rn(sum.x, scale[0]), __fmul_rn(sum.y, scale[1])};
+  float high[2] = {__fmul_rn(sum.z, scale[0]), __fmul_rn(sum.w, scale[1])};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (EPILOGUE == GATED) {
+      int at = tile * 8 + threadIdx.x % WARP / 4, outputs = p.outputs / 2;
+      if (row + i < p.rows && at < outputs) {
+        p.out_bf16[(size_t)(row + i) * outputs + at] = to_bf16(gated(low[i], high[i]));
+      }
+    } else {
+      store_one<EPILOGUE>(p, output, row + i, low[i]);
+      store_one<EPILOGUE>(p, output + 8, row + i, high[i]);
+    }
+  }
+}

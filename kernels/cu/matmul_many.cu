@@ -1,0 +1,200 @@
+// out[r, n] = sum_k weights[n, k] x[r, k], for many rows: each weight that is read serves 64 rows.
+//
+// The same tiles of weights, the same slices of the sum and the same order as in `matmul_few`, so
+// that a row's result has the same bits. A block makes 128 outputs x 64 rows; a warp 32 x 64.
+// Weights go from memory to registers, x through shared memory.
+#include "matmul.cuh"
+
+#define ROWS 64
+#define STEPS 4     // tiles of 16 inputs that are copied together
+#define STAGES 3    // such copies under way
+#define COLUMNS (ROWS / 8)
+
+typedef float Sums[2][COLUMNS][4];
+
+// x[row0.., inputs of steps step..] to shared memory: rows of 128 bytes, their 16-byte chunks
+// turned by the row, so that eight rows' chunks lie in different banks.
+DEV void copy_x(bf16* to, const Matmul& p, int row0, int step, int end) {
+  for (int i = threadIdx.x; i < ROWS * STEPS * 2; i += 128) {
+    int row = i / (STEPS * 2), chunk = i % (STEPS * 2);
+    bool take = row0 + row < p.rows && step + chunk / 2 < end;
+    const bf16* from = take ? p.x + (size_t)(row0 + row) * p.x_stride + step * 16 + chunk * 8 : p.x;
+    copy_async(to + row * (STEPS * 16) + (chunk ^ (row & 7)) * 8, from, take);
+  }
+}
+
+DEV void load_a(uint4 (&a)[2], const uint4* const at[2], int step, int end) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    a[m] = make_uint4(0, 0, 0, 0);
+    if (step < end) a[m] = load_weights(at[m] + (size_t)step * WARP);
+  }
+}
+
+// Two steps: 32 inputs of two tiles of weights times all columns of x.
+DEV void multiply(Sums& sums, const uint4 (&a)[2][2], const bf16* x, int half) {
+  const int lane = threadIdx.x % WARP;
+#pragma unroll
+  for (int column = 0; column < COLUMNS; ++column) {
+    int row = column * 8 + lane % 8, chunk = half * 4 + lane / 8;
+    u32 b[4];
+    load_tiles(b, x + row * (STEPS * 16) + (chunk ^ (row & 7)) * 8);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        u32 part[4] = {a[step][m].x, a[step][m].y, a[step][m].z, a[step][m].w};
+        mma(sums[m][column], part, b[step * 2], b[step * 2 + 1]);
+      }
+    }
+  }
+}
+
+DEV void add_and_clear(Sums& totals, Sums& sums) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        totals[m][column][i] = __fadd_rn(totals[m][column][i], sums[m][column][i]);
+        sums[m][column][i] = 0.0f;
+      }
+}
+
+// Where one slice's sums of this block wait: 16 float4 a thread.
+DEV float4* place(const Matmul& p, int slice) {
+  size_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  return (float4*)p.sums + ((block * p.slices + slice) * 16) * 128 + threadIdx.x;
+}
+
+// Leaves the sums for the block that ends last, which adds all slices in order. False for others.
+DEV bool join_slices(const Matmul& p, Sums& sums) {
+  __shared__ bool is_last;
+  float4* parts = (float4*)sums;
+  float4* mine = place(p, blockIdx.z);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) __stcg(mine + i * 128, parts[i]);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    u32* count = p.arrivals + blockIdx.y * gridDim.x + blockIdx.x;
+    is_last = atomicAdd(count, 1) == gridDim.z - 1;
+    if (is_last) *count = 0;
+  }
+  __syncthreads();
+  if (!is_last) return false;
+  __threadfence();
+#pragma unroll
+  for (int i = 0; i < 16; ++i) parts[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  for (int slice = 0; slice < p.slices; ++slice) {
+    const float4* from = place(p, slice);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float4 more = __ldcg(from + i * 128);
+      parts[i].x += more.x, parts[i].y += more.y, parts[i].z += more.z, parts[i].w += more.w;
+    }
+  }
+  return true;
+}
+
+template <int EPILOGUE>
+DEV void store_all(const Matmul& p, int tile, int row0, const Sums& sums) {
+#pragma unroll
+  for (int column = 0; column < COLUMNS; ++column) {
+    int row = row0 + column * 8 + threadIdx.x % 4 * 2;
+    float scale[2] = {1.0f, 1.0f};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (p.scales != 0 && row + i < p.rows) scale[i] = p.scales[row + i];
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      store<EPILOGUE>(p, tile + m, row, *(const float4*)sums[m][column], scale);
+    }
+  }
+}
+
+// grid: (rows / 64, outputs / 128, slices or 1); block: 128.
+// SPLIT: a block adds up one slice. Else it adds up all, one after the other.
+template <bool SPLIT, int EPILOGUE>
+DEV void matmul_many(const Matmul& p) {
+  __shared__ __align__(128) bf16 x[STAGES][ROWS * STEPS * 16];
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int row0 = blockIdx.x * ROWS, tile = blockIdx.y * 8 + warp * 2;
+  const int steps = p.inputs / 16;
+  const int start = SPLIT ? slice_start(blockIdx.z, gridDim.z, steps) : 0;
+  const int end = SPLIT ? slice_start(blockIdx.z + 1, gridDim.z, steps) : steps;
+  const uint4* at[2];
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    at[m] = (const uint4*)p.weights + (size_t)min(tile + m, p.tiles - 1) * steps * WARP + lane;
+  }
+  uint4 a[2][2][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) load_a(a[i / 2][i % 2], at, start + i, end);
+  wait_for_previous();
+  let_next_start();
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    copy_x(x[stage], p, row0, start + stage * STEPS, end);
+    copies_commit();
+  }
+  Sums sums = {}, totals = {};
+  int slice = 1, stage = 0;
+  for (int step = start; step < end; step += STEPS) {
+    copies_wait<STAGES - 2>();
+    __syncthreads();
+    copy_x(x[(stage + STAGES - 1) % STAGES], p, row0, step + (STAGES - 1) * STEPS, end);
+    copies_commit();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!SPLIT && step + half * 2 == slice_start(slice, p.slices, steps)) {
+        add_and_clear(totals, sums);
+        ++slice;
+      }
+      multiply(sums, a[half], x[stage], half);
+      load_a(a[half][0], at, step + STEPS + half * 2, end);
+      load_a(a[half][1], at, step + STEPS + half * 2 + 1, end);
+    }
+    stage = (stage + 1) % STAGES;
+  }
+  if (!SPLIT) add_and_clear(totals, sums);
+  if (SPLIT && p.slices > 1 && !join_slices(p, sums)) return;
+  store_all<EPILOGUE>(p, tile, row0, SPLIT ? sums : totals);
+}
+
+#define MANY(name, epilogue)                                                            \
+  KERNEL __launch_bounds__(128, 2) matmul_many_##name(const Matmul p) {                 \
+    matmul_many<false, epilogue>(p);                                                    \
+  }                                                                                     \
+  KERNEL __launch_bounds__(128, 2) matmul_split_##name(const Matmul p) {                \
+    matmul_many<true, epilogue>(p);                                                     \
+  }
+
+MANY(plain, PLAIN)
+MANY(gated, GATED)
+MANY(residual, RESIDUAL)
+
+// scales[r] = 1 / rms(x[r, :]), summed as `matmul_few` does. One warp a row; block: 128.
+KERNEL norm_scales(const Matmul p, float* scales) {
+  wait_for_previous();
+  let_next_start();
+  const int lane = threadIdx.x % WARP, row = blockIdx.x * 4 + threadIdx.x / WARP;
+  if (row >= p.rows) return;
+  const int slice = lane / 4, steps = p.inputs / 16;
+  const bf16* x = p.x + (size_t)row * p.x_stride + lane % 4 * 2;
+  float squares = 0.0f;
+  if (slice < p.slices) {
+    const int end = slice_start(slice + 1, p.slices, steps);
+#pragma unroll 4
+    for (int step = slice_start(slice, p.slices, steps); step < end; ++step) {
+      const u32* at = (const u32*)(x + step * 16);
+      squares = add_squares(squares, at[0], at[4]);
+    }
+  }
+  squares = sum_of_four(squares);
+  float sum = 0.0f;
+  for (int other = 0; other < p.slices; ++other) sum += __shfl_sync(FULL, squares, other * 4);
+  if (lane == 0) scales[row] = norm_scale(sum, p.inputs, p.eps);
+}

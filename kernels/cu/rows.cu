@@ -1,0 +1,125 @@
+// Lays a step out before the model runs, and takes stock after it.
+#include "rows.cuh"
+
+#define ENTRY_WORDS (sizeof(Entry) / 4)
+
+DEV Entry read_entry(const u32* inbox, u32 index) {
+  Entry entry;
+  const u32* from = inbox + inbox[ENTRIES_AT] + index * ENTRY_WORDS;
+#pragma unroll
+  for (int i = 0; i < ENTRY_WORDS; ++i) ((u32*)&entry)[i] = from[i];
+  return entry;
+}
+
+DEV u32 start_of(const Step& p, const Entry& entry) {
+  return entry.flags & CHAINED ? p.lane_lens[entry.lane] : entry.start;
+}
+
+DEV u32 source_before(const Entry& entry, u32 start) {
+  if (start == 0) return SOURCE(SOURCE_NONE, 0u);
+  if ((entry.flags & FRESH) == 0) return SOURCE(SOURCE_LANE, entry.lane);
+  if (entry.page_before == NONE) return SOURCE(SOURCE_NONE, 0u);
+  return SOURCE(SOURCE_PAGE, entry.page_before);
+}
+
+DEV void lay_row(const Step& p, u32 row) {
+  p.tokens[row] = NONE;
+  p.positions[row] = -1;
+  p.lanes[row] = p.scratch_lane;
+  p.row_entries[row] = NONE;
+  p.sources[row] = SOURCE(SOURCE_NONE, 0u);
+  if (p.inbox[ROWS] <= row) return;
+  u32 index = p.inbox[p.inbox[ROW_ENTRIES_AT] + row];
+  if (index == NONE) return;
+  Entry entry = read_entry(p.inbox, index);
+  u32 at = row - entry.row, start = start_of(p, entry);
+  bool chained = entry.flags & CHAINED;
+  u32 token = NONE;   // a held draft: it will be filled in
+  if (chained && at == 0) token = p.lane_tokens[entry.lane];
+  else if (at < entry.fed + entry.drafts - entry.held) token = p.inbox[entry.tokens + at - chained];
+  p.tokens[row] = token;
+  p.positions[row] = start + at;
+  p.history[(size_t)entry.lane * p.positions_max + start + at] = token;
+  p.lanes[row] = entry.lane;
+  p.row_entries[row] = index;
+  p.sources[row] = at == 0 ? source_before(entry, start) : SOURCE(SOURCE_ROW, row - 1);
+}
+
+DEV void lay_entry(const Step& p, u32 index) {
+  p.spans[index] = make_uint2(0, 0);
+  p.chain_tokens[index] = NONE;
+  p.chain_positions[index] = -1;
+  p.chain_lanes[index] = p.scratch_lane;
+  p.chain_sources[index] = SOURCE(SOURCE_NONE, 0u);
+  p.ends[index] = NONE;
+  if (p.inbox[ENTRIES] <= index) return;
+  Entry entry = read_entry(p.inbox, index);
+  p.entries[index] = entry;
+  p.spans[index] = make_uint2(entry.row, entry.fed + entry.drafts);
+  if (entry.held == 0) return;
+  // Guesses begin from the one own row.
+  u32 start = start_of(p, entry);
+  bool chained = entry.flags & CHAINED;
+  p.chain_tokens[index] = chained ? p.lane_tokens[entry.lane] : p.inbox[entry.tokens];
+  p.chain_positions[index] = start;
+  p.chain_lanes[index] = entry.lane;
+  p.chain_sources[index] = source_before(entry, start);
+}
+
+// Changes of page tables: (lane, place, page) each. Before `lay_step`.
+KERNEL patch_pages(const Step p) {
+  wait_for_previous();
+  let_next_start();
+  const u32* patches = p.inbox + p.inbox[PATCHES_AT];
+  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < p.inbox[PATCHES];
+       i += gridDim.x * blockDim.x) {
+    p.pages[patches[i * 3] * p.pages_max + patches[i * 3 + 1]] = patches[i * 3 + 2];
+  }
+}
+
+// grid x block covers rows_max, entries_max and choosers_max.
+KERNEL lay_step(const Step p) {
+  wait_for_previous();
+  let_next_start();
+  const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < p.rows_max) lay_row(p, i);
+  if (i < p.entries_max) lay_entry(p, i);
+  if (i < p.choosers_max) {
+    p.chooser_rows[i] = i < p.inbox[CHOOSERS] ? p.inbox[p.inbox[CHOOSERS_AT] + i] : NONE;
+  }
+}
+
+// Keeps the drafts that equal the choice before them, and the one choice after them; moves the
+// lane on. choices: of each row that chooses. A thread takes an entry.
+KERNEL accept(const Step p, const u32* choices) {
+  wait_for_previous();
+  let_next_start();
+  const u32 index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (p.entries_max <= index || p.inbox[ENTRIES] <= index) return;
+  const Entry entry = p.entries[index];
+  const u32 last = entry.row + entry.fed - 1;
+  const u32 start = p.positions[entry.row];
+  u32* result = p.results + (size_t)index * p.result_words;
+  u32 kept = 0;
+  if (entry.flags & CHOOSES) {
+    const u32* chosen = choices + entry.choice;
+    while (kept < entry.drafts && p.tokens[last + 1 + kept] == chosen[kept]) ++kept;
+    result[0] = kept + 1;
+    for (u32 i = 0; i <= kept; ++i) result[1 + i] = chosen[i];
+    p.lane_tokens[entry.lane] = chosen[kept];
+  } else {
+    result[0] = 0;
+  }
+  p.lane_lens[entry.lane] = start + entry.fed + kept;
+  p.ends[index] = last + kept;
+}
+
+// out[i, :] = x[rows[i], :] in words; zeros for rows that are not there. grid: choosers; block: 128.
+KERNEL gather_rows(const u32* x, const u32* rows, u32* out, int words) {
+  wait_for_previous();
+  let_next_start();
+  const u32 row = rows[blockIdx.x];
+  for (int i = threadIdx.x; i < words; i += blockDim.x) {
+    out[(size_t)blockIdx.x * words + i] = row == NONE ? 0 : x[(size_t)row * words + i];
+  }
+}

@@ -1,0 +1,64 @@
+// One step as the device sees it: entries, and what a row knows. `ops/rows.rs` has the twins.
+#pragma once
+#include "base.cuh"
+
+#define CHAINED 1u   // starts where the lane's last entry ended, with the token that it chose
+#define CHOOSES 2u   // a token is chosen after its last own row and after each draft that is kept
+#define FRESH 4u     // the first entry of a sequence on this lane
+
+// One sequence's rows in a step: `fed` own tokens, then `drafts`, of which the last `held` are
+// made here.
+struct Entry {
+  u32 lane;
+  u32 row;         // its first row in the step
+  u32 start;       // position of that row, unless chained
+  u32 fed;
+  u32 drafts;
+  u32 held;
+  u32 flags;
+  u32 choice;      // its first place among the rows that choose
+  u32 outputs_start;
+  u32 page_before; // where the hidden state before a fresh entry is kept, or NONE
+  u32 tokens;      // where the inbox has the tokens of its rows that the host knows
+  u32 wish;        // where the inbox has its sampling
+};
+
+// Where the hidden state of the token before a row is: two bits of place, then the index.
+#define SOURCE_ROW 0u
+#define SOURCE_LANE 1u
+#define SOURCE_PAGE 2u
+#define SOURCE_NONE 3u
+#define SOURCE(place, index) ((place) << 30 | (index))
+
+// What stays on the device from step to step, and what a step is laid out into.
+struct Step {
+  const u32* inbox;      // header, then what it points to
+  Entry* entries;
+  u32* lane_tokens;      // of each lane: the token chosen last
+  u32* lane_lens;        // of each lane: rows whose keys and values stand
+  u32* pages;            // (lanes, pages_max)
+  u32* history;          // (lanes, positions_max): tokens by position
+  u32* tokens;           // of each row
+  i32* positions;        // of each row, negative if it does not exist
+  u32* lanes;            // of each row
+  u32* row_entries;      // of each row
+  u32* sources;          // of each row
+  u32* chooser_rows;     // of each row that chooses: its row
+  uint2* spans;          // of each entry: first row, rows
+  u32* chain_tokens;     // of each entry: the token of its next guessed row
+  i32* chain_positions;  // of each entry, negative if it guesses nothing (more)
+  u32* chain_lanes;
+  u32* chain_sources;
+  u32* ends;             // of each entry: its last row that stands
+  u32* results;          // of each entry: number of tokens, tokens; `result_words` in all
+  int entries_max;       // entries, rows and choosers beyond those of the inbox are laid out as
+  int rows_max;          // not existing, up to these
+  int choosers_max;
+  int pages_max;
+  int positions_max;
+  int scratch_lane;      // for rows that do not exist
+  int result_words;
+};
+
+// Words of the header: numbers and places in the inbox.
+enum Header { ENTRIES, ROWS, CHOOSERS, PATCHES, ENTRIES_AT, ROW_ENTRIES_AT, CHOOSERS_AT, PATCHES_AT };

@@ -1,0 +1,245 @@
+//! Rotary embedding, pages and attention: against the reference, and one kernel against the other.
+
+use kernels::cuda::{Buffer, Device, DeviceError};
+use kernels::ops::attend::{Attention, Scratch, blocks_of_rows, cpu};
+use kernels::ops::bf16;
+use kernels::ops::rope::{self, HeadNorms, Pages, Places, Rotation, Turns, cpu_turn};
+use kernels::ops::rows::{Entry, Extent, FRESH, Lists, NONE, Step, StepSizes, StepWords, Wish};
+
+use crate::Report;
+use crate::random::{Random, floats, poison};
+
+/// One sequence: rows before the step, and rows in it.
+type Shape = (usize, usize);
+
+struct Case {
+    heads: usize,
+    kv_heads: usize,
+    dim: usize,
+    sequences: Vec<Shape>,
+    /// Rotary positions are the slots less this, and slots before it do not exist.
+    behind: u32,
+}
+
+/// What is on the device for one case, and what it was made from.
+struct Setting {
+    step: Step,
+    pages: Pages,
+    turns: Turns,
+    frequencies: Vec<f32>,
+    /// Of each sequence and position: queries, keys and values before rotation.
+    texts: Vec<Vec<Vec<f32>>>,
+    tables: Vec<Vec<u32>>,
+}
+
+pub(crate) fn compare(
+    device: &Device,
+    report: &mut Report,
+    quick: bool,
+) -> Result<(), DeviceError> {
+    let mut cases = vec![
+        Case {
+            heads: 9,
+            kv_heads: 3,
+            dim: 64,
+            sequences: vec![(0, 3), (70, 1), (15, 4)],
+            behind: 0,
+        },
+        Case { heads: 4, kv_heads: 1, dim: 128, sequences: vec![(300, 2), (5, 8)], behind: 0 },
+        Case { heads: 9, kv_heads: 3, dim: 64, sequences: vec![(0, 2), (40, 1)], behind: 1 },
+    ];
+    if !quick {
+        let sequences = vec![(1000, 4), (255, 4), (256, 1), (0, 8), (511, 2), (62, 3)];
+        for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 64), (32, 8, 128), (8, 8, 128)] {
+            cases.push(Case { heads, kv_heads, dim, sequences: sequences.clone(), behind: 0 });
+        }
+    }
+    for case in &cases {
+        run(device, report, case)?;
+    }
+    Ok(())
+}
+
+fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceError> {
+    let mut setting = set(device, case)?;
+    let all: Vec<Shape> = case.sequences.iter().map(|&(before, rows)| (0, before + rows)).collect();
+    // Everything in one go by the kernel for many rows, then the last rows again by the other.
+    let many = attend(device, case, &mut setting, &all, Kernel::Many)?;
+    let name = format!("{}/{} x {}, behind {}", case.heads, case.kv_heads, case.dim, case.behind);
+    check_against_cpu(report, &name, case, &setting, &many);
+    let width = case.heads * case.dim;
+    let mut want = Vec::new();
+    let mut first = 0;
+    for &(before, rows) in &case.sequences {
+        want.extend_from_slice(&many[(first + before) * width..][..rows * width]);
+        first += before + rows;
+    }
+    for blocks in [1, 2, 7] {
+        let few = attend(device, case, &mut setting, &case.sequences, Kernel::Few(blocks))?;
+        report.same(&format!("few({blocks}) = many {name}"), &few, &want);
+    }
+    let ones: Vec<Shape> =
+        case.sequences.iter().map(|&(before, rows)| (before + rows - 1, 1)).collect();
+    let last = attend(device, case, &mut setting, &ones, Kernel::Few(3))?;
+    let mut end = 0;
+    let mut want_last = Vec::new();
+    for &(before, rows) in &case.sequences {
+        end += before + rows;
+        want_last.extend_from_slice(&many[(end - 1) * width..][..width]);
+    }
+    report.same(&format!("one row = many {name}"), &last, &want_last);
+    Ok(())
+}
+
+fn set(device: &Device, case: &Case) -> Result<Setting, DeviceError> {
+    let mut random = Random::new(11);
+    let rows: usize = case.sequences.iter().map(|it| it.0 + it.1).sum();
+    let sizes = StepSizes {
+        lanes: case.sequences.len(),
+        pages_max: 64,
+        rows_max: rows,
+        choosers_max: 1,
+        drafts_max: 7,
+        words_max: 64 * rows + 1024,
+    };
+    let width = (case.heads + 2 * case.kv_heads) * case.dim;
+    let text = |random: &mut Random, &(before, rows): &Shape| -> Vec<Vec<f32>> {
+        (0..before + rows).map(|_| random.floats(width, 1.0)).collect()
+    };
+    let texts = case.sequences.iter().map(|it| text(&mut random, it)).collect();
+    // Pages in no order.
+    let mut free: Vec<u32> =
+        (0..u32::try_from(rows / 16 + 2 * sizes.lanes).expect("few")).collect();
+    let pages = free.len();
+    let tables = case.sequences.iter().map(|&(before, rows)| {
+        let mut take = |_| free.swap_remove(random.below(free.len()));
+        (0..(before + rows).div_ceil(16)).map(&mut take).collect()
+    });
+    let half = case.dim / 2;
+    let frequencies: Vec<f32> =
+        (0..half).map(|it| 10_000.0_f32.powf(-(it as f32) / half as f32)).collect();
+    Ok(Setting {
+        tables: tables.collect(),
+        step: Step::new(device, sizes)?,
+        pages: Pages::new(device, 2, pages, case.kv_heads, case.dim)?,
+        turns: Turns::new(device, 64 * 16, &frequencies)?,
+        frequencies,
+        texts,
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Kernel {
+    Many,
+    Few(usize),
+}
+
+/// Lays out a step of these rows, rotates them into the pages and attends.
+fn attend(
+    device: &Device,
+    case: &Case,
+    setting: &mut Setting,
+    shapes: &[Shape],
+    kernel: Kernel,
+) -> Result<Vec<f32>, DeviceError> {
+    let mut words = StepWords::default();
+    words.clear();
+    let mut qkv = Vec::new();
+    for (lane, &(start, rows)) in (0_u32..).zip(shapes) {
+        for (place, &page) in (0..).zip(&setting.tables[lane as usize]) {
+            words.patch(lane, place, page);
+        }
+        let tokens = vec![0; rows];
+        let [start_at, fed] = [start, rows].map(|it| u32::try_from(it).expect("few"));
+        let entry = Entry {
+            lane,
+            start: start_at,
+            fed,
+            flags: FRESH,
+            page_before: NONE,
+            ..Entry::default()
+        };
+        words.push(entry, Wish::greedy(), Lists { tokens: &tokens, ..Lists::default() }, 0);
+        qkv.extend(setting.texts[lane as usize][start..start + rows].concat());
+    }
+    let rows = words.rows();
+    let spans: Vec<[u32; 2]> = match kernel {
+        Kernel::Few(_) => words.entries().iter().map(|it| [it.row, it.fed]).collect(),
+        Kernel::Many => {
+            let group = case.heads / case.kv_heads;
+            words.entries().iter().flat_map(|it| blocks_of_rows(it.row, it.fed, group)).collect()
+        }
+    };
+    let sent = words.finish().to_vec();
+    device.write(&mut setting.step.inbox, 0, &sent)?;
+    setting.step.lay(device, Extent { entries: shapes.len(), rows, choosers: 0 })?;
+
+    let step = &setting.step;
+    let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
+    let width = case.heads * case.dim;
+    let mut q: Buffer<bf16> = device.upload(&poison(rows * width))?;
+    let qkv = device.upload(&qkv)?;
+    let (turns, behind) = (&setting.turns, case.behind);
+    let norms = HeadNorms::default();
+    let rotation = Rotation { qkv: &qkv, heads: case.heads, q: &mut q, norms, turns, behind };
+    rope::rotate(device, step, places, &mut setting.pages, 1, rotation)?;
+    let mut out = device.upload(&poison(rows * width))?;
+    let spans_on = device.upload(&spans)?;
+    let attention = Attention {
+        q: &q,
+        heads: case.heads,
+        out: &mut out,
+        pages: &setting.pages,
+        layer: 1,
+        first_key: case.behind,
+        spans: &spans_on,
+        spans_len: spans.len(),
+    };
+    match kernel {
+        Kernel::Many => attention.many(device, step, places)?,
+        Kernel::Few(blocks) => {
+            let most = shapes.iter().map(|it| it.1).max().unwrap_or(1);
+            let packed = most * (case.heads / case.kv_heads);
+            let cut = spans.len() * case.kv_heads;
+            let mut scratch = Scratch::new(device, cut, 64 * 16, packed, case.dim)?;
+            attention.few(device, &mut scratch, step, places, most, blocks)?;
+        }
+    }
+    Ok(floats(&device.read(&out, 0..rows * width)?))
+}
+
+/// The last row of each sequence, every query head.
+fn check_against_cpu(report: &mut Report, name: &str, case: &Case, setting: &Setting, got: &[f32]) {
+    let (dim, width) = (case.dim, case.heads * case.dim);
+    let rounded =
+        |x: Vec<f32>| -> Vec<f32> { x.into_iter().map(|it| bf16::from_f32(it).to_f32()).collect() };
+    let turned = |x: &[f32], slot: usize| -> Vec<f32> {
+        let position = slot - case.behind as usize;
+        let turns: Vec<[f32; 2]> =
+            setting.frequencies.iter().map(|&it| cpu_turn(position, it)).collect();
+        let mut x = x.to_vec();
+        rope::cpu(&mut x, &turns);
+        rounded(x)
+    };
+    let (mut all, mut want) = (Vec::new(), Vec::new());
+    let mut end = 0;
+    for (text, &(before, rows)) in setting.texts.iter().zip(&case.sequences) {
+        end += before + rows;
+        let last = before + rows - 1;
+        for head in 0..case.heads {
+            let kv_head = case.heads + head / (case.heads / case.kv_heads);
+            let query = turned(&text[last][head * dim..][..dim], last);
+            let slots = case.behind as usize..=last;
+            let keys: Vec<f32> = slots
+                .clone()
+                .flat_map(|it| turned(&text[it][kv_head * dim..][..dim], it))
+                .collect();
+            let at = (kv_head + case.kv_heads) * dim;
+            let values: Vec<f32> =
+                slots.flat_map(|it| rounded(text[it][at..][..dim].to_vec())).collect();
+            want.extend(cpu(&query, &keys, &values));
+            all.extend_from_slice(&got[(end - 1) * width + head * dim..][..dim]);
+        }
+    }
+    report.compare(&format!("attention {name}"), &all, &want, 6e-3);
+}

@@ -1,0 +1,84 @@
+//! Compares every kernel with its reference on random inputs, then times them: `selftest [quick]`.
+//!
+//! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
+//! compute-sanitizer. Exit code 1 when a comparison fails, 3 without a GPU.
+
+#![expect(clippy::print_stdout, reason = "a program that prints its findings")]
+
+mod attention;
+mod matmul;
+mod random;
+mod sampling;
+mod steps;
+mod timing;
+
+use std::process::ExitCode;
+
+use kernels::cuda::{Device, DeviceError};
+
+/// What was compared and how it came out.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    lines: Vec<String>,
+    failures: usize,
+}
+
+impl Report {
+    /// The relative error of `got`, at most `limit`. Something that is not a number fails.
+    pub(crate) fn compare(&mut self, name: &str, got: &[f32], want: &[f32], limit: f64) {
+        assert_eq!(got.len(), want.len(), "{name}");
+        let square = |it: f64| it * it;
+        let pairs = || got.iter().zip(want).map(|(&a, &b)| (f64::from(a), f64::from(b)));
+        let off: f64 = pairs().map(|(a, b)| square(a - b)).sum();
+        let norm: f64 = pairs().map(|(_, b)| square(b)).sum();
+        let error = (off / norm.max(1e-30)).sqrt();
+        self.check(&format!("{name}: relative error {error:.1e}"), error <= limit);
+    }
+
+    pub(crate) fn check(&mut self, name: &str, holds: bool) {
+        self.failures += usize::from(!holds);
+        self.lines.push(format!("{} {name}", if holds { "ok  " } else { "FAIL" }));
+    }
+
+    /// That two results have the same bits.
+    pub(crate) fn same<T: PartialEq>(&mut self, name: &str, a: &[T], b: &[T]) {
+        let differ = a.iter().zip(b).filter(|(a, b)| a != b).count();
+        let holds = a.len() == b.len() && differ == 0;
+        self.check(&format!("{name}: {differ} of {} differ", a.len()), holds);
+    }
+}
+
+fn run(quick: bool, report: &mut Report) -> Result<(), DeviceError> {
+    let device = Device::open(0, None)?;
+    println!("{:?}, {} MiB free", device.facts(), device.memory_free()? >> 20);
+    matmul::compare(&device, report, quick)?;
+    attention::compare(&device, report, quick)?;
+    steps::compare(&device, report)?;
+    sampling::compare(&device, report)?;
+    if !quick {
+        timing::run(device)?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let quick = std::env::args().any(|it| it == "quick");
+    let mut report = Report::default();
+    let result = run(quick, &mut report);
+    for line in &report.lines {
+        println!("{line}");
+    }
+    println!("{} comparisons, {} failures", report.lines.len(), report.failures);
+    match result {
+        Err(error @ (DeviceError::NoDriver | DeviceError::NoDevice(_))) => {
+            println!("skipped: {error}");
+            ExitCode::from(3)
+        }
+        Err(error) => {
+            println!("error: {error}");
+            ExitCode::FAILURE
+        }
+        Ok(()) if report.failures == 0 => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+    }
+}

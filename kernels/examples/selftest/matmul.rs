@@ -1,0 +1,173 @@
+//! Matrix products: against the reference, and one path against the other.
+
+use kernels::cuda::{Device, DeviceError};
+use kernels::ops::matmul::{
+    self, Captured, Matrix, Out, Path, Rows, Scratch, cpu, cpu_gated, cpu_norm_scales, pack,
+};
+
+use crate::Report;
+use crate::random::{Random, floats, poison, rounded};
+
+const EPS: f32 = 1e-5;
+
+/// A matrix, its rows, and what their product must be.
+struct Case {
+    name: String,
+    matrix: Matrix,
+    weights: Vec<f32>,
+    x: Vec<f32>,
+    rows: usize,
+}
+
+impl Case {
+    fn new(
+        device: &Device,
+        random: &mut Random,
+        outputs: usize,
+        inputs: usize,
+        rows: usize,
+    ) -> Result<Self, DeviceError> {
+        let weights = random.floats(outputs * inputs, (inputs as f32).sqrt().recip());
+        let tiles = pack(outputs, inputs, |row, to| {
+            to.copy_from_slice(&weights[row * inputs..][..inputs]);
+        });
+        let matrix = Matrix::upload(device, outputs, inputs, &tiles)?;
+        let x = random.floats(rows * inputs, 1.0);
+        let name = format!("{outputs} x {inputs}, {rows} rows");
+        Ok(Self { name, matrix, weights, x, rows })
+    }
+
+    fn plain(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        path: Path,
+        rows: std::ops::Range<usize>,
+        norm: Option<f32>,
+    ) -> Result<Vec<f32>, DeviceError> {
+        let (outputs, inputs) = (self.matrix.outputs(), self.matrix.inputs());
+        let x = device.upload(&rounded(&self.x[rows.start * inputs..rows.end * inputs]))?;
+        let mut sums = device.upload(&vec![f32::NAN; rows.len() * outputs])?;
+        let out = Out::Plain { sums: Some(&mut sums), rounded: None };
+        let rows = Rows { x: &x, stride: inputs, rows: rows.len(), norm };
+        self.matrix.multiply_on(path, device, scratch, rows, out)?;
+        device.read(&sums, 0..sums.len())
+    }
+
+    fn wanted(&self, norm: bool) -> Vec<f32> {
+        let (outputs, inputs) = (self.matrix.outputs(), self.matrix.inputs());
+        let mut sums = cpu(&self.weights, &self.x, inputs);
+        if norm {
+            let scales = cpu_norm_scales(&self.x, inputs, EPS);
+            for (row, scale) in sums.chunks_exact_mut(outputs).zip(scales) {
+                row.iter_mut().for_each(|it| *it *= scale);
+            }
+        }
+        sums
+    }
+}
+
+pub(crate) fn compare(
+    device: &Device,
+    report: &mut Report,
+    quick: bool,
+) -> Result<(), DeviceError> {
+    let mut random = Random::new(1);
+    let mut scratch = Scratch::new(device, 4096)?;
+    let small = [(96, 64, 3), (100, 96, 9), (48, 576, 16), (200, 160, 70)];
+    let more = [(960, 576, 5), (576, 1536, 8), (3072, 576, 130), (2048, 2048, 64), (520, 4096, 33)];
+    let shapes = if quick { &small[..] } else { &[small.as_slice(), &more].concat()[..] };
+    for &(outputs, inputs, rows) in shapes {
+        let case = Case::new(device, &mut random, outputs, inputs, rows)?;
+        paths_agree(device, report, &mut scratch, &case)?;
+        ends(device, report, &mut scratch, &case)?;
+    }
+    Ok(())
+}
+
+/// Every path gives the reference's sums, and all give the same bits for a row, however many
+/// others there are.
+fn paths_agree(
+    device: &Device,
+    report: &mut Report,
+    scratch: &mut Scratch,
+    case: &Case,
+) -> Result<(), DeviceError> {
+    for norm in [None, Some(EPS)] {
+        let many = case.plain(device, scratch, Path::Many, 0..case.rows, norm)?;
+        report.compare(&format!("many {}", case.name), &many, &case.wanted(norm.is_some()), 2e-6);
+        let split = case.plain(device, scratch, Path::Split, 0..case.rows, norm)?;
+        report.same(&format!("split = many {}", case.name), &split, &many);
+        let outputs = case.matrix.outputs();
+        for rows in [1, 2, 8, 9, 16] {
+            if rows <= case.rows {
+                let few = case.plain(device, scratch, Path::Few, 0..rows, norm)?;
+                let name = format!("few({rows}) = many {}", case.name);
+                report.same(&name, &few, &many[..rows * outputs]);
+            }
+        }
+        let last = case.rows - 1;
+        let alone = case.plain(device, scratch, Path::Few, last..case.rows, norm)?;
+        report.same(&format!("last row alone {}", case.name), &alone, &many[last * outputs..]);
+    }
+    Ok(())
+}
+
+/// What comes after the sums: the gate, and the residual stream with its capture.
+fn ends(
+    device: &Device,
+    report: &mut Report,
+    scratch: &mut Scratch,
+    case: &Case,
+) -> Result<(), DeviceError> {
+    let (outputs, inputs) = (case.matrix.outputs(), case.matrix.inputs());
+    let sums = case.wanted(false);
+    let normed = case.wanted(true);
+    let x = device.upload(&rounded(&case.x))?;
+    let before: Vec<f32> = Random::new(7).floats(sums.len(), 1.0);
+    let mut paths = vec![Path::Many, Path::Split];
+    if case.rows <= 16 {
+        paths.push(Path::Few);
+    }
+    for path in paths {
+        let name = format!("{path:?} {}", case.name);
+        let rows = Rows { x: &x, stride: inputs, rows: case.rows, norm: None };
+        let mut stream = device.upload(&before)?;
+        let mut out = device.upload(&poison(sums.len()))?;
+        let mut kept = device.upload(&poison(case.rows * 2 * outputs))?;
+        let captured = Some(Captured { to: &mut kept, at: outputs, stride: 2 * outputs });
+        let residual = Out::Residual { stream: &mut stream, rounded: &mut out, captured };
+        case.matrix.multiply_on(path, device, scratch, rows, residual)?;
+        let want: Vec<f32> = before.iter().zip(&sums).map(|(a, b)| a + b).collect();
+        report.compare(
+            &format!("residual {name}"),
+            &device.read(&stream, 0..want.len())?,
+            &want,
+            2e-6,
+        );
+        let out = floats(&device.read(&out, 0..want.len())?);
+        report.compare(&format!("residual rounded {name}"), &out, &want, 4e-3);
+        let kept = floats(&device.read(&kept, 0..2 * want.len())?);
+        let kept: Vec<f32> =
+            kept.chunks(2 * outputs).flat_map(|it| it[outputs..].to_vec()).collect();
+        report.same(&format!("captured {name}"), &kept, &out);
+        if outputs.is_multiple_of(16) {
+            let mut gated = device.upload(&poison(sums.len() / 2))?;
+            let rows = Rows { norm: Some(EPS), ..rows };
+            case.matrix.multiply_on(path, device, scratch, rows, Out::Gated(&mut gated))?;
+            let want: Vec<f32> = normed.chunks(outputs).flat_map(gate).collect();
+            let got = floats(&device.read(&gated, 0..want.len())?);
+            report.compare(&format!("gated {name}"), &got, &want, 5e-3);
+        }
+    }
+    Ok(())
+}
+
+fn gate(row: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; row.len() / 2];
+    let ups = (0..row.len()).filter(|&it| matmul::gated_row(it).0);
+    for up in ups {
+        out[matmul::gated_row(up).1] = cpu_gated(row[up - 8], row[up]);
+    }
+    out
+}

@@ -1,0 +1,179 @@
+//! A step on the device: how it is laid out, embedded, drafted for and accepted.
+
+use kernels::cuda::{Device, DeviceError};
+use kernels::ops::draft::{self, InputNorms, InputRows, States};
+use kernels::ops::embed;
+use kernels::ops::matmul::{Matrix, pack};
+use kernels::ops::rows::{
+    CHAINED, CHOOSES, Entry, Extent, FRESH, Lists, NONE, Step, StepSizes, StepWords, Wish,
+};
+
+use crate::Report;
+use crate::random::{Random, floats, poison};
+
+const HIDDEN: usize = 64;
+const VOCAB: usize = 100;
+
+pub(crate) fn sizes() -> StepSizes {
+    StepSizes {
+        lanes: 4,
+        pages_max: 8,
+        rows_max: 32,
+        choosers_max: 32,
+        drafts_max: 3,
+        words_max: 4096,
+    }
+}
+
+pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), DeviceError> {
+    let mut step = Step::new(device, sizes())?;
+    let mut words = StepWords::default();
+    words.clear();
+    let patch = [(0, 0, 5), (0, 1, 6), (1, 0, 9), (1, 1, 2)];
+    patch.iter().for_each(|&(lane, place, page)| words.patch(lane, place, page));
+    // A fresh sequence whose first page was found, and one in the middle of its prompt.
+    let fresh = Entry {
+        lane: 0,
+        start: 16,
+        fed: 2,
+        flags: FRESH | CHOOSES,
+        page_before: 5,
+        ..Entry::default()
+    };
+    let prompt = Entry { lane: 1, start: 0, fed: 3, flags: FRESH, page_before: NONE, ..fresh };
+    let tokens = |tokens| Lists { tokens, ..Lists::default() };
+    words.push(fresh, Wish::greedy(), tokens(&[40, 41]), 0);
+    words.push(prompt, Wish::greedy(), tokens(&[50, 51, 52]), 0);
+    let extent = Extent { entries: 4, rows: 8, choosers: 4 };
+    send(device, &mut step, &mut words, extent)?;
+    let read = |step: &Step| -> Result<_, DeviceError> {
+        let tokens = device.read(&step.tokens, 0..8)?;
+        Ok((tokens, device.read(&step.positions, 0..8)?, device.read(&step.sources, 0..8)?))
+    };
+    let (laid, positions, sources) = read(&step)?;
+    report.same("tokens", &laid, &[40, 41, 50, 51, 52, NONE, NONE, NONE]);
+    report.same("positions", &positions, &[16, 17, 0, 1, 2, -1, -1, -1]);
+    let none = 3 << 30;
+    report.same("sources", &sources, &[2 << 30 | 5, 0, none, 2, 3, none, none, none]);
+    let choices = device.upload(&[60, 0, 0, 0])?;
+    step.accept(device, extent, &choices)?;
+    report.same("results", &device.read(&step.results, 0..6)?, &[1, 60, 0, 0, 0, 0]);
+    report.same("lane lengths", &device.read(&step.lane_lens, 0..2)?, &[18, 3]);
+
+    embedding(device, report, &step)?;
+    chained(device, report, &mut step, &mut words)
+}
+
+fn send(
+    device: &Device,
+    step: &mut Step,
+    words: &mut StepWords,
+    extent: Extent,
+) -> Result<(), DeviceError> {
+    let words = words.finish().to_vec();
+    device.write(&mut step.inbox, 0, &words)?;
+    step.lay(device, extent)
+}
+
+fn table(device: &Device) -> Result<(Matrix, Vec<f32>), DeviceError> {
+    let values = Random::new(3).floats(VOCAB * HIDDEN, 1.0);
+    let tiles = pack(VOCAB, HIDDEN, |row, to| {
+        to.copy_from_slice(&values[row * HIDDEN..][..HIDDEN]);
+    });
+    Ok((Matrix::upload(device, VOCAB, HIDDEN, &tiles)?, values))
+}
+
+fn embedding(device: &Device, report: &mut Report, step: &Step) -> Result<(), DeviceError> {
+    let (table, values) = table(device)?;
+    let mut stream = device.upload(&[f32::NAN; 8 * HIDDEN])?;
+    let mut rounded = device.upload(&poison(8 * HIDDEN))?;
+    embed::launch(device, &table, &step.tokens, 8, &mut stream, &mut rounded, None)?;
+    let row = |token: usize| values[token * HIDDEN..][..HIDDEN].to_vec();
+    let mut want: Vec<f32> = [40, 41, 50, 51, 52].into_iter().flat_map(row).collect();
+    want.resize(8 * HIDDEN, 0.0);
+    report.same("embedding", &device.read(&stream, 0..want.len())?, &want);
+    report.same("rounded", &floats(&device.read(&rounded, 0..want.len())?), &want);
+    Ok(())
+}
+
+/// The first entry goes on from its choice with two guesses, of which the model confirms one.
+fn chained(
+    device: &Device,
+    report: &mut Report,
+    step: &mut Step,
+    words: &mut StepWords,
+) -> Result<(), DeviceError> {
+    words.clear();
+    let flags = CHAINED | CHOOSES;
+    let entry = Entry { lane: 0, start: 18, fed: 1, drafts: 2, held: 2, flags, ..Entry::default() };
+    words.push(entry, Wish::greedy(), Lists::default(), 4);
+    let plain = Entry { lane: 1, start: 3, fed: 1, flags: CHOOSES, ..Entry::default() };
+    words.push(plain, Wish::greedy(), Lists { tokens: &[53], ..Lists::default() }, 4);
+    let extent = Extent { entries: 2, rows: 8, choosers: 8 };
+    send(device, step, words, extent)?;
+    report.same("chained", &device.read(&step.positions, 0..8)?, &[18, 19, 20, -1, 3, -1, -1, -1]);
+    report.same("chain", &device.read(&step.chain_positions, 0..2)?, &[18, -1]);
+
+    let target_ids: Vec<u32> = (0..8).map(|it| it * 10 + 1).collect();
+    let target_ids = device.upload(&target_ids)?;
+    for (depth, best) in [2, 6].into_iter().enumerate() {
+        let mut logits = vec![0.0; 16];
+        logits[best] = 3.0;
+        logits[best + 1] = 3.0;
+        draft::guess(device, step, extent, &device.upload(&logits)?, &target_ids, depth)?;
+    }
+    report.same("guesses", &device.read(&step.tokens, 0..3)?, &[60, 21, 61]);
+    report.same("chain ends", &device.read(&step.chain_positions, 0..2)?, &[-1, -1]);
+    let choices = device.upload(&[21, 33, 99, 0, 70, 0, 0, 0])?;
+    step.accept(device, extent, &choices)?;
+    let results = device.read(&step.results, 0..10)?;
+    report.same("one guess kept", &results[..3], &[2, 21, 33]);
+    report.same("no guess", &results[5..7], &[1, 70]);
+    report.same("lanes move", &device.read(&step.lane_lens, 0..2)?, &[20, 4]);
+    states(device, report, step, extent)
+}
+
+/// What the draft layer reads, and what is kept for it.
+fn states(
+    device: &Device,
+    report: &mut Report,
+    step: &mut Step,
+    extent: Extent,
+) -> Result<(), DeviceError> {
+    let mut random = Random::new(4);
+    let (table, values) = table(device)?;
+    let mut states = States::new(device, 4, 16, HIDDEN)?;
+    let made = random.floats(8 * HIDDEN, 2.0);
+    let rows = device.upload(&made)?;
+    states.keep(device, step, extent, &rows)?;
+    let norms = [random.floats(HIDDEN, 1.0), random.floats(HIDDEN, 1.0)];
+    let [token_norm, state_norm] = [device.upload(&norms[0])?, device.upload(&norms[1])?];
+    let norms_on = InputNorms {
+        table: &table,
+        token: &token_norm,
+        state: &state_norm,
+        eps: 1e-5,
+        keep_normed: false,
+    };
+    // From the lane (its last row that stands is row 1), from a row of the step, from nowhere.
+    let tokens = device.upload(&[7_u32, 8, 9])?;
+    let sources = device.upload(&[1_u32 << 30, 5, 3 << 30])?;
+    let mut stream = device.upload(&[f32::NAN; 3 * HIDDEN])?;
+    let mut out = device.upload(&poison(6 * HIDDEN))?;
+    let rows = InputRows { tokens: &tokens, sources: Some(&sources), states: &rows, rows: 3 };
+    draft::input(device, norms_on, &states, rows, &mut stream, &mut out)?;
+    let normed = |x: &[f32], norm: &[f32]| -> Vec<f32> {
+        let scale = kernels::ops::matmul::cpu_norm_scales(x, HIDDEN, 1e-5)[0];
+        x.iter().zip(norm).map(|(x, n)| x * scale * n).collect()
+    };
+    let mut want = Vec::new();
+    let zeros = vec![0.0; HIDDEN];
+    let from = [&made[HIDDEN..2 * HIDDEN], &made[5 * HIDDEN..6 * HIDDEN], &zeros];
+    for (token, state) in [7, 8, 9].into_iter().zip(from) {
+        want.extend(normed(&values[token * HIDDEN..][..HIDDEN], &norms[0]));
+        want.extend(normed(state, &norms[1]));
+    }
+    report.compare("draft input", &floats(&device.read(&out, 0..want.len())?), &want, 4e-3);
+    report.same("draft residual", &device.read(&stream, 0..3 * HIDDEN)?, &from.concat());
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! The fence: what cudarc leaves unsafe. Launching kernels, page-locked memory, the start gate.
+
+#![expect(unsafe_code, reason = "the fence: launches, page-locked memory and the start gate")]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, result, sys};
+
+use super::{Buffer, Device, DeviceError};
+
+/// cudarc panics when a library is missing, so presence is asked first; then the driver's age.
+pub(super) fn open(ordinal: usize, driver_min: i32) -> Result<Arc<CudaContext>, DeviceError> {
+    // SAFETY: it only tries to open the library.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(DeviceError::NoDriver);
+    }
+    // Why there is no device comes as an ordinary error here.
+    result::init().map_err(|error| DeviceError::NoDevice(format!("{:?}", error.0)))?;
+    let mut have = 0;
+    // SAFETY: the library is present and the pointer is to a local.
+    unsafe { sys::cuDriverGetVersion(&raw mut have).result()? };
+    if have < driver_min {
+        return Err(DeviceError::DriverTooOld { have, need: driver_min });
+    }
+    let count = usize::try_from(result::device::get_count()?).unwrap_or(0);
+    if count <= ordinal {
+        let detail = format!("{count} are visible, number {ordinal} was asked for");
+        return Err(DeviceError::NoDevice(detail));
+    }
+    let context = CudaContext::new(ordinal)?;
+    // SAFETY: nothing was allocated yet, and everything runs on one stream, in order.
+    unsafe { context.disable_event_tracking() };
+    Ok(context)
+}
+
+/// Whether kernels can be compiled at run time.
+pub(super) fn has_compiler() -> bool {
+    // SAFETY: it only tries to open the library.
+    unsafe { cudarc::nvrtc::sys::is_culib_present() }
+}
+
+/// One argument, in the order of the kernel's signature.
+#[derive(Clone, Copy, Debug)]
+pub enum Arg<'a> {
+    /// An address of device memory, or 0.
+    Address(u64),
+    U32(u32),
+    F32(f32),
+    /// A structure that the kernel takes by value.
+    Value(&'a [u8]),
+}
+
+impl<'a> Arg<'a> {
+    pub fn value<T: Pod>(value: &'a T) -> Self {
+        Self::Value(bytemuck::bytes_of(value))
+    }
+
+    fn pointer(&self) -> *mut c_void {
+        let at: *const c_void = match self {
+            Self::Address(it) => ptr::from_ref(it).cast(),
+            Self::U32(it) => ptr::from_ref(it).cast(),
+            Self::F32(it) => ptr::from_ref(it).cast(),
+            Self::Value(bytes) => bytes.as_ptr().cast(),
+        };
+        at.cast_mut()
+    }
+}
+
+/// Blocks in three dimensions, threads of a block, and its dynamic shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    pub blocks: (u32, u32, u32),
+    pub threads: u32,
+    pub shared_bytes: u32,
+}
+
+impl Grid {
+    pub fn new(blocks: u32, threads: u32) -> Self {
+        Self { blocks: (blocks, 1, 1), threads, shared_bytes: 0 }
+    }
+}
+
+impl Device {
+    /// Queues a kernel. The operations in `ops` check what it is given.
+    pub(crate) fn launch(
+        &self,
+        kernel: &str,
+        grid: Grid,
+        args: &[Arg<'_>],
+    ) -> Result<(), DeviceError> {
+        let function = self.functions.get(kernel);
+        let function = function.unwrap_or_else(|| panic!("no kernel is called {kernel:?}"));
+        let (blocks_x, blocks_y, blocks_z) = grid.blocks;
+        if blocks_x == 0 || blocks_y == 0 || blocks_z == 0 {
+            return Ok(());
+        }
+        self.context.bind_to_thread()?;
+        let mut pointers: Vec<*mut c_void> = args.iter().map(Arg::pointer).collect();
+        // SAFETY: the structure is plain numbers and unions of them.
+        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        attribute.id =
+            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks_x,
+            gridDimY: blocks_y,
+            gridDimZ: blocks_z,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared_bytes,
+            hStream: self.stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(self.overlaps),
+        };
+        // SAFETY: each caller in `ops` checked the lengths against the shapes that its kernel
+        // documents and lists the arguments in the order of that kernel's signature; every kernel
+        // waits for the one before it, so that it may be let in early.
+        unsafe {
+            let arguments = pointers.as_mut_ptr();
+            let function = function.cu_function();
+            sys::cuLaunchKernelEx(&raw const config, function, arguments, ptr::null_mut())
+        }
+        .result()?;
+        Ok(())
+    }
+
+    /// Records what `queue` queues instead of running it. Everything it launches must have run
+    /// before: loading a kernel cannot be recorded.
+    pub fn capture(
+        &self,
+        queue: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<Graph, DeviceError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode)?;
+        let queued = queue();
+        // Also after an error, or the stream stays unusable.
+        let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        queued?;
+        let graph = graph?.ok_or_else(|| DeviceError::Failed("an empty graph".to_owned()))?;
+        graph.upload()?;
+        Ok(Graph { graph })
+    }
+
+    pub fn clock(&self) -> Result<Clock, DeviceError> {
+        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        Ok(Clock { event: self.stream.record_event(flags)? })
+    }
+}
+
+/// Work that was recorded and can be queued again. Its buffers must outlive it.
+pub struct Graph {
+    graph: CudaGraph,
+}
+
+// SAFETY: it is handed over whole and used by one thread at a time.
+unsafe impl Send for Graph {}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph").finish_non_exhaustive()
+    }
+}
+
+impl Graph {
+    pub fn launch(&self) -> Result<(), DeviceError> {
+        Ok(self.graph.launch()?)
+    }
+}
+
+/// A moment in the device's queue.
+pub struct Clock {
+    event: CudaEvent,
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clock").finish_non_exhaustive()
+    }
+}
+
+impl Clock {
+    /// Microseconds from an earlier moment to this one; waits for it.
+    pub fn since_us(&self, earlier: &Self) -> Result<f32, DeviceError> {
+        Ok(earlier.event.elapsed_ms(&self.event)? * 1000.0)
+    }
+}
+
+/// Page-locked memory and the event after its last copy.
+struct Pinned<T> {
+    at: *mut T,
+    len: usize,
+    copied: CudaEvent,
+    stream: Arc<CudaStream>,
+}
+
+// SAFETY: the memory is owned, and every access goes through `&mut self` or waits for the copy.
+unsafe impl<T: Send> Send for Pinned<T> {}
+
+impl<T: Pod + Zeroable> Pinned<T> {
+    fn new(device: &Device, len: usize) -> Result<Self, DeviceError> {
+        device.context.bind_to_thread()?;
+        let copied = device.context.new_event(None)?;
+        // SAFETY: the flags ask for ordinary, cached page-locked memory.
+        let at: *mut T = unsafe { result::malloc_host(len.max(1) * size_of::<T>(), 0)? }.cast();
+        // SAFETY: the memory was just allocated for `len` values, and zeros are values.
+        unsafe { ptr::write_bytes(at, 0, len) };
+        Ok(Self { at, len, copied, stream: Arc::clone(&device.stream) })
+    }
+
+    /// Waits until the last copy is over.
+    fn wait(&self) -> Result<(), DeviceError> {
+        Ok(self.copied.synchronize()?)
+    }
+}
+
+impl<T> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        // Errors have no one to go to here; the device's next `synchronize` reports them.
+        let context = self.stream.context();
+        context.record_err(self.copied.synchronize());
+        context.record_err(context.bind_to_thread());
+        // SAFETY: allocated by `malloc_host`, and no copy is under way.
+        context.record_err(unsafe { result::free_host(self.at.cast()) });
+    }
+}
+
+/// Words on their way to the device: filled by the host, copied in the device's order.
+pub struct Inbox<T> {
+    memory: Pinned<T>,
+}
+
+impl<T> fmt::Debug for Inbox<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").field("len", &self.memory.len).finish_non_exhaustive()
+    }
+}
+
+impl<T: Pod + Zeroable> Inbox<T> {
+    pub fn new(device: &Device, len: usize) -> Result<Self, DeviceError> {
+        Ok(Self { memory: Pinned::new(device, len)? })
+    }
+
+    /// Waits for the copy before, then queues a copy of `values` to the start of `to`.
+    pub fn send(&mut self, to: &mut Buffer<T>, values: &[T]) -> Result<(), DeviceError> {
+        assert!(values.len() <= self.memory.len && values.len() <= to.len(), "beyond the inbox");
+        self.memory.wait()?;
+        // SAFETY: `len` values are allocated and no copy reads them.
+        let own = unsafe { slice::from_raw_parts_mut(self.memory.at, self.memory.len) };
+        let own = &mut own[..values.len()];
+        own.copy_from_slice(values);
+        let stream = &self.memory.stream;
+        stream.context().bind_to_thread()?;
+        // SAFETY: source and target have the length; the source stays until `copied`.
+        unsafe { result::memcpy_htod_async(to.write(), own, stream.cu_stream())? };
+        self.memory.copied.record(stream)?;
+        Ok(())
+    }
+}
+
+/// Words on their way from the device.
+pub struct Outbox<T> {
+    memory: Pinned<T>,
+}
+
+impl<T> fmt::Debug for Outbox<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("len", &self.memory.len).finish_non_exhaustive()
+    }
+}
+
+impl<T: Pod + Zeroable> Outbox<T> {
+    pub fn new(device: &Device, len: usize) -> Result<Self, DeviceError> {
+        Ok(Self { memory: Pinned::new(device, len)? })
+    }
+
+    /// Queues a copy of the first `len` values of `from`.
+    pub fn fetch(&mut self, from: &Buffer<T>, len: usize) -> Result<(), DeviceError> {
+        assert!(len <= self.memory.len && len <= from.len(), "beyond the outbox");
+        self.memory.wait()?;
+        let stream = &self.memory.stream;
+        stream.context().bind_to_thread()?;
+        // SAFETY: `len` values are allocated, and nobody reads them before `copied`.
+        unsafe {
+            let own = slice::from_raw_parts_mut(self.memory.at, len);
+            result::memcpy_dtoh_async(own, from.read(), stream.cu_stream())?;
+        }
+        self.memory.copied.record(stream)?;
+        Ok(())
+    }
+
+    /// Waits for the last fetch and gives what came.
+    pub fn wait(&mut self) -> Result<&[T], DeviceError> {
+        self.memory.wait()?;
+        // SAFETY: `len` values are allocated and initialised, and no copy writes them.
+        Ok(unsafe { slice::from_raw_parts(self.memory.at, self.memory.len) })
+    }
+}

@@ -1,0 +1,178 @@
+//! The kernels: their sources, the images made ahead, and the compiler for when there are none.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{fs, process};
+
+use cudarc::nvrtc::{self, CompileOptions, Ptx};
+use sha2::{Digest, Sha256};
+
+use super::DeviceError;
+use super::launch::has_compiler;
+
+include!(concat!(env!("OUT_DIR"), "/images.rs"));
+
+/// One file of kernels.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) name: &'static str,
+    text: &'static str,
+    pub(super) kernels: &'static [&'static str],
+}
+
+macro_rules! source {
+    ($name:literal, $($kernel:literal),+) => {
+        Source {
+            name: $name,
+            text: include_str!(concat!("../../cu/", $name, ".cu")),
+            kernels: &[$($kernel),+],
+        }
+    };
+}
+
+pub(super) const SOURCES: &[Source] = &[
+    source!(
+        "attend_few",
+        "attend_few_64_1",
+        "attend_few_64_2",
+        "attend_few_64_4",
+        "attend_few_128_1",
+        "attend_few_128_2",
+        "attend_few_128_4"
+    ),
+    source!("attend_many", "attend_many_64", "attend_many_128"),
+    source!("draft", "draft_input", "draft_guess", "keep_states"),
+    source!("embed", "embed"),
+    source!(
+        "matmul_few",
+        "matmul_few8_plain",
+        "matmul_few8_norm_plain",
+        "matmul_few8_norm_gated",
+        "matmul_few8_residual",
+        "matmul_few16_plain",
+        "matmul_few16_norm_plain",
+        "matmul_few16_norm_gated",
+        "matmul_few16_residual"
+    ),
+    source!(
+        "matmul_many",
+        "matmul_many_plain",
+        "matmul_many_gated",
+        "matmul_many_residual",
+        "matmul_split_plain",
+        "matmul_split_gated",
+        "matmul_split_residual",
+        "norm_scales"
+    ),
+    source!("rope", "rope_64", "rope_128"),
+    source!("rows", "patch_pages", "lay_step", "accept", "gather_rows"),
+    source!("sample", "sample"),
+];
+
+const HEADERS: &[(&str, &str)] = &[
+    ("attend.cuh", include_str!("../../cu/attend.cuh")),
+    ("base.cuh", include_str!("../../cu/base.cuh")),
+    ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
+    ("rows.cuh", include_str!("../../cu/rows.cuh")),
+    ("sample.cuh", include_str!("../../cu/sample.cuh")),
+];
+
+/// Whether any image was made when the crate was built.
+pub(super) fn has_images() -> bool {
+    !IMAGES.is_empty()
+}
+
+/// The image made ahead that runs on `capability`: the newest of its generation. Those with an
+/// `a` run on exactly what they name.
+fn image(name: &str, capability: (u32, u32)) -> Option<&'static [u8]> {
+    let fits = |architecture: &str| {
+        let exact = architecture.ends_with('a');
+        let number: u32 = architecture.trim_end_matches('a').parse().ok()?;
+        let (major, minor) = (number / 10, number % 10);
+        let runs = major == capability.0 && minor <= capability.1;
+        (runs && (!exact || minor == capability.1)).then_some(minor)
+    };
+    let of_name = IMAGES.iter().filter(|(it, _, _)| *it == name);
+    let found = of_name.filter_map(|(_, architecture, image)| Some((fits(architecture)?, image)));
+    found.max_by_key(|(minor, _)| *minor).map(|(_, image)| *image)
+}
+
+/// What the compiler is asked for on `capability`.
+fn target(capability: (u32, u32)) -> String {
+    let (major, minor) = capability;
+    // Hopper's own instructions are under the name with an `a`.
+    let suffix = if capability == (9, 0) { "a" } else { "" };
+    format!("compute_{major}{minor}{suffix}")
+}
+
+/// The source with its headers in their places, each once.
+fn whole(text: &str, seen: &mut Vec<&'static str>) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let header = line.strip_prefix("#include \"").and_then(|it| it.strip_suffix('"'));
+        let known = header.and_then(|name| HEADERS.iter().find(|(it, _)| *it == name));
+        match known {
+            Some((name, _)) if seen.contains(name) => {}
+            Some((name, text)) => {
+                seen.push(name);
+                out += &whole(text, seen);
+            }
+            None if line == "#pragma once" => {}
+            None => out += line,
+        }
+        out.push('\n');
+    }
+    out
+}
+
+impl Source {
+    /// What the driver loads on a card of this capability. Without an image made ahead the source
+    /// is compiled, and what came of it kept in `cache` under its hash.
+    pub(super) fn load(
+        &self,
+        capability: (u32, u32),
+        cache: Option<&Path>,
+    ) -> Result<Ptx, DeviceError> {
+        if let Some(image) = image(self.name, capability) {
+            return Ok(Ptx::from_binary(image.to_vec()));
+        }
+        let target = target(capability);
+        let text = whole(self.text, &mut Vec::new());
+        let kept = cache.map(|folder| folder.join(file_name(self.name, &text, &target)));
+        if let Some(known) = kept.as_deref().and_then(|path| fs::read_to_string(path).ok()) {
+            return Ok(Ptx::from_src(known));
+        }
+        if !has_compiler() {
+            return Err(DeviceError::NoKernels { target });
+        }
+        let options = vec![format!("--gpu-architecture={target}"), "--std=c++17".to_owned()];
+        let options = CompileOptions { options, ..Default::default() };
+        let ptx = nvrtc::compile_ptx_with_opts(text, options)
+            .map_err(|error| DeviceError::Failed(format!("kernel {}: {error:?}", self.name)))?;
+        if let Some(path) = kept {
+            keep(&path, &ptx.to_src());
+        }
+        Ok(ptx)
+    }
+}
+
+fn file_name(name: &str, text: &str, target: &str) -> PathBuf {
+    let mut hash = String::new();
+    for byte in &Sha256::digest(text)[..16] {
+        write!(hash, "{byte:02x}").expect("a string takes all");
+    }
+    format!("{name}.{target}.{hash}.ptx").into()
+}
+
+/// Writes beside and renames, so that no other start reads half a file. A folder that cannot be
+/// written costs the next start its compile time, nothing else.
+fn keep(path: &Path, text: &str) {
+    let beside = path.with_extension(format!("ptx.{}", process::id()));
+    let folder_is_there = path.parent().is_none_or(|folder| fs::create_dir_all(folder).is_ok());
+    if folder_is_there && fs::write(&beside, text).is_ok() && fs::rename(&beside, path).is_err() {
+        drop(fs::remove_file(&beside));
+    }
+}
+
+#[cfg(test)]
+mod tests;

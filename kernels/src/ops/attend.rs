@@ -1,0 +1,205 @@
+//! Attention of rows over the pages of their sequences: causal, grouped heads.
+//!
+//! One kernel for a few rows of each sequence, one for many of one; the result for a row has the
+//! same bits from both, and however the work is cut.
+
+use bytemuck::{Pod, Zeroable};
+use half::bf16;
+
+use super::rope::{Pages, Places};
+use super::rows::{PAGE_TOKENS, Step};
+use super::whole;
+use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
+
+/// Keys that are softmaxed in one go, and after which work can be cut.
+const CHUNK: usize = 256;
+/// Rows (row, query head) that a block of the kernel for many rows takes.
+const PACKED: usize = 128;
+/// And of the kernel for few, at most.
+const PACKED_FEW: usize = 64;
+
+/// Scratch of the kernel for few rows, shared by all layers, which run one after the other.
+#[derive(Debug)]
+pub struct Scratch {
+    parts: Buffer<f32>,
+    arrivals: Buffer<u32>,
+}
+
+impl Scratch {
+    /// For `blocks` blocks (sequences x kv heads) that may each be cut along contexts of up to
+    /// `positions` keys, with up to `packed` rows each.
+    pub fn new(
+        device: &Device,
+        blocks: usize,
+        positions: usize,
+        packed: usize,
+        head_dim: usize,
+    ) -> Result<Self, DeviceError> {
+        let tiles = tiles(packed) * 16;
+        let parts = blocks * positions.div_ceil(CHUNK) * tiles * (head_dim + 2);
+        Ok(Self { parts: device.zeros(parts)?, arrivals: device.zeros(blocks)? })
+    }
+}
+
+/// Tiles of 16 packed rows that a block takes: 1, 2 or 4.
+fn tiles(packed: usize) -> usize {
+    assert!(packed <= PACKED_FEW, "a few rows");
+    packed.div_ceil(16).next_power_of_two()
+}
+
+/// The twin of `Attend` in `cu/attend.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+struct Args {
+    q: u64,
+    layer: u64,
+    pages: u64,
+    positions: u64,
+    lanes: u64,
+    spans: u64,
+    out: u64,
+    parts: u64,
+    arrivals: u64,
+    kv_heads: u32,
+    group: u32,
+    pages_max: u32,
+    chunks_max: u32,
+    first_key: u32,
+    scale_log2: f32,
+}
+
+/// Queries and their place in the model.
+#[derive(Debug)]
+pub struct Attention<'a> {
+    /// (rows, heads head_dim).
+    pub q: &'a Buffer<bf16>,
+    pub heads: usize,
+    /// (rows, heads head_dim).
+    pub out: &'a mut Buffer<bf16>,
+    pub pages: &'a Pages,
+    pub layer: usize,
+    /// Keys before this position do not exist.
+    pub first_key: u32,
+    /// First row and number of rows of each sequence, or of each block of one.
+    pub spans: &'a Buffer<[u32; 2]>,
+    pub spans_len: usize,
+}
+
+impl Attention<'_> {
+    fn args(&mut self, step: &Step, places: Places<'_>) -> Args {
+        let dim = self.pages.head_dim;
+        let values = places.rows * self.heads * dim;
+        assert!(values <= self.q.len() && values <= self.out.len(), "a place for each row");
+        assert!(places.rows <= places.positions.len(), "a place for each row");
+        assert!(places.rows <= places.lanes.len() && self.spans_len <= self.spans.len());
+        assert!(self.heads.is_multiple_of(self.pages.kv_heads), "groups are whole");
+        Args {
+            q: self.q.read(),
+            layer: self.pages.layer(self.layer),
+            pages: step.pages.read(),
+            positions: places.positions.read(),
+            lanes: places.lanes.read(),
+            spans: self.spans.read(),
+            out: self.out.write(),
+            parts: 0,
+            arrivals: 0,
+            kv_heads: whole(self.pages.kv_heads),
+            group: whole(self.group()),
+            pages_max: whole(step.sizes.pages_max),
+            chunks_max: whole((step.sizes.pages_max * PAGE_TOKENS).div_ceil(CHUNK)),
+            first_key: self.first_key,
+            scale_log2: std::f32::consts::LOG2_E / (dim as f32).sqrt(),
+        }
+    }
+
+    fn group(&self) -> usize {
+        self.heads / self.pages.kv_heads
+    }
+
+    /// Spans of up to `rows_max` rows each. Up to `blocks` blocks share a sequence; where more
+    /// than one does, `scratch` must have been made for it.
+    pub fn few(
+        mut self,
+        device: &Device,
+        scratch: &mut Scratch,
+        step: &Step,
+        places: Places<'_>,
+        rows_max: usize,
+        blocks: usize,
+    ) -> Result<(), DeviceError> {
+        let mut args = self.args(step, places);
+        let (dim, kv_heads) = (self.pages.head_dim, self.pages.kv_heads);
+        let tiles = tiles(rows_max * self.group());
+        if 1 < blocks {
+            let cut = self.spans_len * kv_heads;
+            let parts = cut * args.chunks_max as usize * tiles * 16 * (dim + 2);
+            assert!(cut <= scratch.arrivals.len() && parts <= scratch.parts.len(), "a place each");
+            args.parts = scratch.parts.write();
+            args.arrivals = scratch.arrivals.write();
+        }
+        let stages = if dim == 128 { 2 } else { 3 };
+        let shared = stages * 2 * 64 * dim * 2 + tiles * 16 * (dim + 64) * 2 + tiles * 16 * 20 + 16;
+        let grid = Grid {
+            blocks: (whole(blocks), whole(kv_heads), whole(self.spans_len)),
+            threads: 128,
+            shared_bytes: whole(shared),
+        };
+        device.launch(&format!("attend_few_{dim}_{tiles}"), grid, &[Arg::value(&args)])
+    }
+
+    /// Spans that [`blocks_of_rows`] made, of rows that exist.
+    pub fn many(
+        mut self,
+        device: &Device,
+        step: &Step,
+        places: Places<'_>,
+    ) -> Result<(), DeviceError> {
+        let args = self.args(step, places);
+        let (dim, kv_heads) = (self.pages.head_dim, self.pages.kv_heads);
+        let shared = 2 * 2 * 64 * dim * 2 + PACKED * dim * 2;
+        let grid = Grid {
+            blocks: (whole(self.spans_len), whole(kv_heads), 1),
+            threads: 256,
+            shared_bytes: whole(shared),
+        };
+        device.launch(&format!("attend_many_{dim}"), grid, &[Arg::value(&args)])
+    }
+}
+
+/// Whether the kernel for few rows takes so many of one sequence.
+pub fn is_few(rows: usize, group: usize) -> bool {
+    rows * group <= PACKED_FEW
+}
+
+/// Cuts the rows `first..first + rows` of one sequence into blocks for [`Attention::many`].
+pub fn blocks_of_rows(first: u32, rows: u32, group: usize) -> impl Iterator<Item = [u32; 2]> {
+    let block = whole(PACKED / group);
+    (0..rows.div_ceil(block)).map(move |at| {
+        let start = at * block;
+        [first + start, block.min(rows - start)]
+    })
+}
+
+/// Softmax attention of one query head, in f64. keys, values: (keys, head_dim).
+pub fn cpu(query: &[f32], keys: &[f32], values: &[f32]) -> Vec<f32> {
+    let dim = query.len();
+    let scale = 1.0 / (dim as f64).sqrt();
+    let dot = |key: &[f32]| -> f64 {
+        query.iter().zip(key).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    };
+    let scores: Vec<f64> = keys.chunks_exact(dim).map(|key| dot(key) * scale).collect();
+    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|it| (it - most).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let mut out = vec![0.0_f64; dim];
+    for (weight, value) in weights.iter().zip(values.chunks_exact(dim)) {
+        for (out, &value) in out.iter_mut().zip(value) {
+            *out += weight / total * f64::from(value);
+        }
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "the reference rounds once, here")]
+    out.into_iter().map(|it| it as f32).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,23 @@
+use super::*;
+
+#[test]
+fn blocks_cover_the_rows_once() {
+    let blocks: Vec<[u32; 2]> = blocks_of_rows(5, 100, 3).collect();
+    assert_eq!(blocks, [[5, 42], [47, 42], [89, 16]]);
+    assert_eq!(blocks_of_rows(0, 0, 4).count(), 0);
+}
+
+#[test]
+fn tiles_are_powers_of_two() {
+    assert_eq!([1, 16, 17, 32, 33, 64].map(tiles), [1, 1, 2, 2, 4, 4]);
+    assert!(is_few(8, 8) && !is_few(17, 4));
+}
+
+/// Two keys, one of which has all the weight; then equal weights.
+#[test]
+fn the_reference_weighs_values_by_score() {
+    let keys = [100.0, 0.0, -100.0, 0.0];
+    let values = [1.0, 2.0, 3.0, 4.0];
+    assert_eq!(cpu(&[10.0, 0.0], &keys, &values), [1.0, 2.0]);
+    assert_eq!(cpu(&[0.0, 1.0], &keys, &values), [2.0, 3.0]);
+}

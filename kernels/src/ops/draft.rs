@@ -1,0 +1,156 @@
+//! The draft layer's own steps: its input, its guess, the states that later steps start from.
+
+use bytemuck::{Pod, Zeroable};
+use half::bf16;
+
+use super::matmul::Matrix;
+use super::rows::{Extent, Step};
+use super::whole;
+use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
+
+/// Hidden states from which drafts start: one for each lane and one for each page, f32.
+#[derive(Debug)]
+pub struct States {
+    by_lane: Buffer<f32>,
+    by_page: Buffer<f32>,
+    hidden: usize,
+}
+
+impl States {
+    pub fn new(
+        device: &Device,
+        lanes: usize,
+        pages: usize,
+        hidden: usize,
+    ) -> Result<Self, DeviceError> {
+        let by_lane = device.zeros((lanes + 1) * hidden)?;
+        Ok(Self { by_lane, by_page: device.zeros(pages * hidden)?, hidden })
+    }
+
+    /// Bytes for each page.
+    pub const fn page_bytes(hidden: usize) -> usize {
+        hidden * size_of::<f32>()
+    }
+
+    /// Keeps, of the states `rows` (rows, hidden) of this step, those that later ones start from.
+    pub fn keep(
+        &mut self,
+        device: &Device,
+        step: &mut Step,
+        extent: Extent,
+        rows: &Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(extent.rows * self.hidden <= rows.len(), "a state for each row");
+        let args = step.args(extent);
+        let args = [
+            Arg::value(&args),
+            Arg::Address(rows.read()),
+            Arg::Address(self.by_lane.write()),
+            Arg::Address(self.by_page.write()),
+            Arg::U32(whole(self.hidden)),
+        ];
+        device.launch("keep_states", Grid::new(whole(extent.rows), 128), &args)
+    }
+}
+
+/// What the input of the draft layer is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct InputNorms<'a> {
+    pub table: &'a Matrix,
+    /// (hidden) each.
+    pub token: &'a Buffer<f32>,
+    pub state: &'a Buffer<f32>,
+    pub eps: f32,
+    /// Whether the residual of the draft layer is the normed state.
+    pub keep_normed: bool,
+}
+
+/// Where the rows of a draft layer come from.
+#[derive(Clone, Copy, Debug)]
+pub struct InputRows<'a> {
+    pub tokens: &'a Buffer<u32>,
+    /// Where each row's state is; `None` if in the stream already.
+    pub sources: Option<&'a Buffer<u32>>,
+    /// (rows, hidden): states that this step made.
+    pub states: &'a Buffer<f32>,
+    pub rows: usize,
+}
+
+/// The twin of `DraftInput` in `cu/draft.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+struct InputArgs {
+    table: u64,
+    token_norm: u64,
+    state_norm: u64,
+    rows: u64,
+    by_lane: u64,
+    by_page: u64,
+    tokens: u64,
+    sources: u64,
+    stream: u64,
+    out: u64,
+    hidden: u32,
+    keep_normed: u32,
+    eps: f32,
+    padding: u32,
+}
+
+/// `out[r] = [norm(embedding of token r); norm(state before r)]`, (rows, 2 hidden); `stream[r]` is
+/// the residual, (rows, hidden).
+pub fn input(
+    device: &Device,
+    norms: InputNorms<'_>,
+    states: &States,
+    rows: InputRows<'_>,
+    stream: &mut Buffer<f32>,
+    out: &mut Buffer<bf16>,
+) -> Result<(), DeviceError> {
+    let hidden = norms.table.inputs();
+    assert_eq!(hidden, states.hidden, "tokens and states have one width");
+    assert!(hidden.is_multiple_of(4) && hidden == norms.token.len() && hidden == norms.state.len());
+    assert!(rows.rows <= rows.tokens.len(), "a token for each row");
+    assert!(rows.sources.is_none_or(|it| rows.rows <= it.len()), "a source for each row");
+    assert!(rows.rows * hidden <= stream.len() && rows.rows * 2 * hidden <= out.len());
+    let args = InputArgs {
+        table: norms.table.tiles(),
+        token_norm: norms.token.read(),
+        state_norm: norms.state.read(),
+        rows: rows.states.read(),
+        by_lane: states.by_lane.read(),
+        by_page: states.by_page.read(),
+        tokens: rows.tokens.read(),
+        sources: rows.sources.map_or(0, Buffer::read),
+        stream: stream.write(),
+        out: out.write(),
+        hidden: whole(hidden),
+        keep_normed: u32::from(norms.keep_normed),
+        eps: norms.eps,
+        padding: 0,
+    };
+    device.launch("draft_input", Grid::new(whole(rows.rows), 256), &[Arg::value(&args)])
+}
+
+/// Takes the likeliest of each entry's logits (entries, vocab) as its draft number `depth`, and
+/// makes it the next row of the entry's chain.
+pub fn guess(
+    device: &Device,
+    step: &mut Step,
+    extent: Extent,
+    logits: &Buffer<f32>,
+    target_ids: &Buffer<u32>,
+    depth: usize,
+) -> Result<(), DeviceError> {
+    let vocab = target_ids.len();
+    assert!(extent.entries * vocab <= logits.len(), "logits for each entry");
+    assert!(depth < step.sizes.drafts_max, "no deeper than the step's sizes");
+    let args = step.args(extent);
+    let args = [
+        Arg::value(&args),
+        Arg::Address(logits.read()),
+        Arg::Address(target_ids.read()),
+        Arg::U32(whole(vocab)),
+        Arg::U32(whole(depth)),
+    ];
+    device.launch("draft_guess", Grid::new(whole(extent.entries), 512), &args)
+}

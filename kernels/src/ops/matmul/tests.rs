@@ -1,0 +1,60 @@
+use super::*;
+
+#[test]
+fn every_element_has_its_own_place() {
+    let (outputs, inputs) = (40_usize, 64);
+    let mut seen = vec![false; outputs.div_ceil(TILE) * TILE * inputs];
+    for output in 0..outputs {
+        for input in 0..inputs {
+            let (word, half) = place(inputs, output, input);
+            assert!(!std::mem::replace(&mut seen[2 * word + half], true));
+        }
+    }
+}
+
+/// The layout the PTX manual draws for the A operand: lane 0 of the first tile holds rows 0 and 8,
+/// columns 0, 1 and 8, 9.
+#[test]
+fn a_lane_holds_what_the_instruction_wants() {
+    assert_eq!(place(32, 0, 0), (0, 0));
+    assert_eq!(place(32, 0, 1), (0, 1));
+    assert_eq!(place(32, 8, 0), (1, 0));
+    assert_eq!(place(32, 0, 8), (2, 0));
+    assert_eq!(place(32, 8, 9), (3, 1));
+    assert_eq!(place(32, 0, 2), (4, 0));
+    assert_eq!(place(32, 1, 0), (16, 0));
+    assert_eq!(place(32, 0, 16), (128, 0));
+    assert_eq!(place(32, 16, 0), (256, 0));
+}
+
+#[test]
+fn packing_keeps_values_and_fills_with_zeros() {
+    let value = |output: usize, input: usize| (output * 32 + input) as f32 / 64.0;
+    let words = pack(17, 32, |output, row| {
+        row.iter_mut().enumerate().for_each(|(input, it)| *it = value(output, input));
+    });
+    let read = |output, input| {
+        let (word, half) = place(32, output, input);
+        bf16::from_bits((words[word] >> (16 * half) & 0xffff) as u16).to_f32()
+    };
+    assert_eq!(read(16, 31), bf16::from_f32(value(16, 31)).to_f32());
+    assert_eq!(read(3, 9), value(3, 9));
+    assert_eq!(read(17, 0), 0.0);
+}
+
+#[test]
+fn gates_and_ups_alternate_by_eight() {
+    assert_eq!(gated_row(0), (false, 0));
+    assert_eq!(gated_row(7), (false, 7));
+    assert_eq!(gated_row(8), (true, 0));
+    assert_eq!(gated_row(16), (false, 8));
+    assert_eq!(gated_row(31), (true, 15));
+}
+
+#[test]
+fn small_matrices_are_cut_into_more_slices() {
+    assert_eq!(slices(49_152, 576), 1);
+    assert_eq!(slices(28_672, 4096), 2);
+    assert_eq!(slices(4096, 4096), 8);
+    assert_eq!(slices(576, 64), 1);
+}

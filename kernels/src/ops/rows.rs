@@ -1,0 +1,247 @@
+//! One step as the device sees it: what the host sends, and what it is laid out into.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::whole;
+use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
+
+mod words;
+
+pub use words::{Lists, StepWords, Wish};
+
+/// Tokens of a page.
+pub const PAGE_TOKENS: usize = 16;
+/// No row, lane, token or page.
+pub const NONE: u32 = u32::MAX;
+
+/// Starts where the lane's last entry ended, with the token that it chose.
+pub const CHAINED: u32 = 1;
+/// A token is chosen after its last own row and after each draft that is kept.
+pub const CHOOSES: u32 = 2;
+/// The first entry of a sequence on this lane.
+pub const FRESH: u32 = 4;
+
+/// One sequence's rows in a step. The twin of `Entry` in `cu/rows.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+pub struct Entry {
+    pub lane: u32,
+    /// Its first row in the step.
+    pub row: u32,
+    /// Position of that row, unless chained.
+    pub start: u32,
+    pub fed: u32,
+    pub drafts: u32,
+    /// How many of the drafts are made on the device.
+    pub held: u32,
+    pub flags: u32,
+    /// Its first place among the rows that choose.
+    pub choice: u32,
+    pub outputs_start: u32,
+    /// The page that keeps the hidden state before a fresh entry, or [`NONE`].
+    pub page_before: u32,
+    /// Where the inbox has the tokens of its rows that the host knows.
+    pub tokens: u32,
+    /// Where the inbox has its sampling.
+    pub wish: u32,
+}
+
+/// Sizes that are fixed when a backend starts.
+#[derive(Clone, Copy, Debug)]
+pub struct StepSizes {
+    /// Sequences at once; the device has one lane more, for rows that do not exist.
+    pub lanes: usize,
+    /// Pages of one sequence.
+    pub pages_max: usize,
+    pub rows_max: usize,
+    pub choosers_max: usize,
+    /// Drafts of one entry.
+    pub drafts_max: usize,
+    /// Words of the longest step that the host sends.
+    pub words_max: usize,
+}
+
+/// A step laid out, and what stays on the device from step to step.
+#[derive(Debug)]
+pub struct Step {
+    pub sizes: StepSizes,
+    pub inbox: Buffer<u32>,
+    entries: Buffer<Entry>,
+    pub lane_tokens: Buffer<u32>,
+    pub lane_lens: Buffer<u32>,
+    pub pages: Buffer<u32>,
+    pub history: Buffer<u32>,
+    pub tokens: Buffer<u32>,
+    pub positions: Buffer<i32>,
+    pub lanes: Buffer<u32>,
+    row_entries: Buffer<u32>,
+    pub sources: Buffer<u32>,
+    pub chooser_rows: Buffer<u32>,
+    /// Of each entry: first row, rows.
+    pub spans: Buffer<[u32; 2]>,
+    pub chain_tokens: Buffer<u32>,
+    pub chain_positions: Buffer<i32>,
+    pub chain_lanes: Buffer<u32>,
+    pub chain_sources: Buffer<u32>,
+    /// One row for each entry: row `e` of a chain.
+    pub chain_spans: Buffer<[u32; 2]>,
+    ends: Buffer<u32>,
+    /// Of each entry: number of tokens, then tokens, `result_words()` in all.
+    pub results: Buffer<u32>,
+}
+
+/// The twin of `Step` in `cu/rows.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub(super) struct StepArgs {
+    inbox: u64,
+    entries: u64,
+    lane_tokens: u64,
+    lane_lens: u64,
+    pages: u64,
+    history: u64,
+    tokens: u64,
+    positions: u64,
+    lanes: u64,
+    row_entries: u64,
+    sources: u64,
+    chooser_rows: u64,
+    spans: u64,
+    chain_tokens: u64,
+    chain_positions: u64,
+    chain_lanes: u64,
+    chain_sources: u64,
+    ends: u64,
+    results: u64,
+    entries_max: u32,
+    rows_max: u32,
+    choosers_max: u32,
+    pages_max: u32,
+    positions_max: u32,
+    scratch_lane: u32,
+    result_words: u32,
+    padding: u32,
+}
+
+/// How much of a step is laid out: what the host sent, padded to these.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    pub entries: usize,
+    pub rows: usize,
+    pub choosers: usize,
+}
+
+impl Step {
+    pub fn new(device: &Device, sizes: StepSizes) -> Result<Self, DeviceError> {
+        let StepSizes { lanes, pages_max, rows_max, choosers_max, words_max, .. } = sizes;
+        let identity: Vec<[u32; 2]> = (0..whole(lanes)).map(|it| [it, 1]).collect();
+        Ok(Self {
+            sizes,
+            inbox: device.zeros(words_max)?,
+            entries: device.zeros(lanes)?,
+            lane_tokens: device.zeros(lanes + 1)?,
+            lane_lens: device.zeros(lanes + 1)?,
+            pages: device.zeros((lanes + 1) * pages_max)?,
+            history: device.zeros((lanes + 1) * pages_max * PAGE_TOKENS)?,
+            tokens: device.zeros(rows_max)?,
+            positions: device.zeros(rows_max)?,
+            lanes: device.zeros(rows_max)?,
+            row_entries: device.zeros(rows_max)?,
+            sources: device.zeros(rows_max)?,
+            chooser_rows: device.zeros(choosers_max)?,
+            spans: device.zeros(lanes)?,
+            chain_tokens: device.zeros(lanes)?,
+            chain_positions: device.zeros(lanes)?,
+            chain_lanes: device.zeros(lanes)?,
+            chain_sources: device.zeros(lanes)?,
+            chain_spans: device.upload(&identity)?,
+            ends: device.zeros(lanes)?,
+            results: device.zeros(lanes * (2 + sizes.drafts_max))?,
+        })
+    }
+
+    pub fn result_words(&self) -> usize {
+        2 + self.sizes.drafts_max
+    }
+
+    pub(super) fn args(&mut self, extent: Extent) -> StepArgs {
+        let Extent { entries, rows, choosers } = extent;
+        let sizes = self.sizes;
+        assert!(entries <= sizes.lanes && rows <= sizes.rows_max, "beyond the step's sizes");
+        assert!(choosers <= sizes.choosers_max, "beyond the step's sizes");
+        StepArgs {
+            inbox: self.inbox.read(),
+            entries: self.entries.write(),
+            lane_tokens: self.lane_tokens.write(),
+            lane_lens: self.lane_lens.write(),
+            pages: self.pages.write(),
+            history: self.history.write(),
+            tokens: self.tokens.write(),
+            positions: self.positions.write(),
+            lanes: self.lanes.write(),
+            row_entries: self.row_entries.write(),
+            sources: self.sources.write(),
+            chooser_rows: self.chooser_rows.write(),
+            spans: self.spans.write(),
+            chain_tokens: self.chain_tokens.write(),
+            chain_positions: self.chain_positions.write(),
+            chain_lanes: self.chain_lanes.write(),
+            chain_sources: self.chain_sources.write(),
+            ends: self.ends.write(),
+            results: self.results.write(),
+            entries_max: whole(entries),
+            rows_max: whole(rows),
+            choosers_max: whole(choosers),
+            pages_max: whole(sizes.pages_max),
+            positions_max: whole(sizes.pages_max * PAGE_TOKENS),
+            scratch_lane: whole(sizes.lanes),
+            result_words: whole(2 + sizes.drafts_max),
+            padding: 0,
+        }
+    }
+
+    /// Lays out the step that stands in the inbox.
+    pub fn lay(&mut self, device: &Device, extent: Extent) -> Result<(), DeviceError> {
+        let args = self.args(extent);
+        device.launch("patch_pages", Grid::new(4, 256), &[Arg::value(&args)])?;
+        let most = extent.entries.max(extent.rows).max(extent.choosers);
+        let grid = Grid::new(whole(most.div_ceil(128)), 128);
+        device.launch("lay_step", grid, &[Arg::value(&args)])
+    }
+
+    /// Keeps the drafts that `choices`, one for each chooser, confirm; writes the results.
+    pub fn accept(
+        &mut self,
+        device: &Device,
+        extent: Extent,
+        choices: &Buffer<u32>,
+    ) -> Result<(), DeviceError> {
+        assert!(extent.choosers <= choices.len(), "a choice for each chooser");
+        let args = self.args(extent);
+        let grid = Grid::new(whole(extent.entries.div_ceil(64)), 64);
+        device.launch("accept", grid, &[Arg::value(&args), Arg::Address(choices.read())])
+    }
+
+    /// `out[i, :] = x[chooser_rows[i], :]`, rows of `width` values; zeros where there is no row.
+    pub fn gather(
+        &self,
+        device: &Device,
+        choosers: usize,
+        x: &Buffer<half::bf16>,
+        width: usize,
+        out: &mut Buffer<half::bf16>,
+    ) -> Result<(), DeviceError> {
+        assert!(width.is_multiple_of(2) && choosers * width <= out.len(), "a place for each row");
+        assert!(choosers <= self.chooser_rows.len(), "no more than there are");
+        let args = [
+            Arg::Address(x.read()),
+            Arg::Address(self.chooser_rows.read()),
+            Arg::Address(out.write()),
+            Arg::U32(whole(width / 2)),
+        ];
+        device.launch("gather_rows", Grid::new(whole(choosers), 128), &args)
+    }
+}
+
+#[cfg(test)]
+mod tests;
