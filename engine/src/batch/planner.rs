@@ -29,6 +29,8 @@ pub(super) struct Planner<'a> {
     pub(super) sent: Vec<Option<Sent>>,
     /// Rows of each lane's own tokens, as far as they are given out.
     pub(super) fed: Vec<u32>,
+    /// What may be chosen after each lane's own tokens, if its guide was asked.
+    pub(super) masks: Vec<Vec<u32>>,
     pub(super) outcome: Outcome,
 }
 
@@ -80,7 +82,7 @@ impl Planner<'_> {
             let Next::Decode { start_max, .. } = tenure.next(self.sent[lane as usize]) else {
                 continue;
             };
-            if 0 < *left && self.make_room(lane, start_max + 1, left) {
+            if 0 < *left && self.make_room(lane, start_max + 1, left) && self.ask_guide(lane) {
                 self.fed[lane as usize] = 1;
                 *left -= 1;
             }
@@ -107,7 +109,8 @@ impl Planner<'_> {
                 Next::Decode { .. } | Next::Wait => continue,
             };
             let rows = behind.min(rows_max);
-            if self.make_room(lane, start + rows, left) {
+            let is_open = self.make_room(lane, start + rows, left);
+            if is_open && (rows < behind || self.ask_guide(lane)) {
                 self.fed[lane as usize] = rows;
                 *left -= rows;
                 prompt_left -= rows;
@@ -142,10 +145,26 @@ impl Planner<'_> {
                 return false;
             }
             let mut preempted = self.running.remove(last);
+            self.outcome.stuck.retain(|it| it.0 != last);
             *left += std::mem::take(&mut self.fed[last as usize]);
             preempted.rewind(self.pool);
             self.counts.preemptions += 1;
             self.outcome.preempted.push(preempted);
+        }
+    }
+
+    /// What may be chosen after the lane's own tokens. False if its guide does not know.
+    fn ask_guide(&mut self, lane: u32) -> bool {
+        let sequence = &mut self.running.get_mut(lane).expect("the caller saw it").sequence;
+        let Some(guide) = &mut sequence.guide else { return true };
+        let mask = &mut self.masks[lane as usize];
+        mask.resize(self.shape.vocab.div_ceil(32) as usize, 0);
+        match guide.allow(mask) {
+            Ok(()) => true,
+            Err(stuck) => {
+                self.outcome.stuck.push((lane, stuck));
+                false
+            }
         }
     }
 
@@ -207,10 +226,8 @@ impl Planner<'_> {
         let chooses = fed == behind;
         let sequence = &mut tenure.sequence;
         if chooses && let Some(guide) = &mut sequence.guide {
-            match mask_rows(guide.as_mut(), &mut drafts.given, self.shape.vocab) {
-                Ok(masks) => plan.masks.extend(masks),
-                Err(stuck) => return self.outcome.stuck.push((lane, stuck)),
-            }
+            plan.masks.extend_from_slice(&self.masks[lane as usize]);
+            mask_drafts(guide.as_mut(), &mut drafts.given, self.shape.vocab, &mut plan.masks);
         }
         if !chained {
             plan.rows.extend_from_slice(&sequence.tokens()[start as usize..][..fed as usize]);
@@ -252,33 +269,24 @@ fn ask<'a>(running: &'a Running, sent: &[Option<Sent>], lane: u32, wanted_max: u
     Ask { seq: sequence.id, tokens: sequence.tokens(), wanted: room.min(wanted_max) }
 }
 
-/// A mask for the row before each draft and for the one after the last. Drafts that the guide
-/// does not allow, or that nothing may follow, are cut.
-fn mask_rows(
-    guide: &mut dyn Guide,
-    drafts: &mut Vec<TokenId>,
-    vocab: u32,
-) -> Result<Vec<u32>, Stuck> {
-    let words = vocab.div_ceil(32) as usize;
-    let mut masks = vec![0; words];
-    guide.allow(&mut masks)?;
+/// A mask for what may follow each draft. Drafts that the guide does not allow, or that nothing may
+/// follow, are cut.
+fn mask_drafts(guide: &mut dyn Guide, drafts: &mut Vec<TokenId>, vocab: u32, masks: &mut Vec<u32>) {
     let mut kept = 0;
     for &draft in drafts.iter() {
         if !guide.advance(draft) {
             break;
         }
-        kept += 1;
-        let mut mask = vec![0; words];
+        let mut mask = vec![0; vocab.div_ceil(32) as usize];
         if guide.is_complete() || guide.allow(&mut mask).is_err() {
-            kept -= 1;
             guide.rewind(1);
             break;
         }
+        kept += 1;
         masks.extend(mask);
     }
     drafts.truncate(kept);
     guide.rewind(u32::try_from(kept).expect("few drafts"));
-    Ok(masks)
 }
 
 fn lane_of(index: usize) -> u32 {

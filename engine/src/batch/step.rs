@@ -278,6 +278,7 @@ impl Engine {
         let sent = self.sent();
         let planner = Planner {
             fed: vec![0; sent.len()],
+            masks: vec![Vec::new(); sent.len()],
             sent,
             step: self.counts.steps + 1,
             running: &mut self.running,

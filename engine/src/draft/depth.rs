@@ -111,3 +111,6 @@ impl Depth {
         self.levels.get(level).map_or(0, |it| it.drafts)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -87,3 +87,6 @@ impl Proposer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
