@@ -106,7 +106,8 @@ fn speculation(flags: &flags::Up, model: &Source) -> Result<Speculation, String>
         _ if flags.ngram => return Ok(Speculation::Ngram),
         (Some(head), _) => head.clone(),
         (None, Source::Default) => head::shipped().ok_or(
-            "the shipped draft head is not beside this program; name its directory, or give --ngram",
+            "the shipped draft head is not beside this program; name its directory, or give \
+             --ngram",
         )?,
         (None, _) => {
             let why = "the shipped draft head fits the default model only; name one that was made \

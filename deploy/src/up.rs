@@ -146,8 +146,8 @@ pub(crate) fn ports_in_use(addresses: &[(&str, SocketAddr)]) -> Vec<String> {
         let cause = TcpListener::bind(address).err()?;
         Some(if cause.kind() == std::io::ErrorKind::AddrInUse {
             format!(
-                "port {} is in use: stop what listens on {address}, \
-                 or choose another with --{flag}",
+                "port {} is in use: stop what listens on {address}, or choose another with \
+                 --{flag}",
                 address.port()
             )
         } else {

@@ -3,7 +3,8 @@ use super::Exposition;
 #[test]
 fn sums_over_what_is_not_named() {
     let text = "# HELP a_total of something\n# TYPE a_total counter\n\
-                a_total{endpoint=\"x\",class=\"2xx\"} 3\na_total{endpoint=\"y\",class=\"2xx\"} 4 17\n\
+                a_total{endpoint=\"x\",class=\"2xx\"} 3\n\
+                a_total{endpoint=\"y\",class=\"2xx\"} 4 17\n\
                 b{path=\"/{id} now\"} 2.5e1\nc 7\nbroken{\nd nonsense\n";
     let metrics = Exposition::parse(text);
     let check = |name, labels: &[(&str, &str)], wanted| {

@@ -59,5 +59,6 @@ pub(super) async fn wait(config: &Up, plan: &Plan, screen: &mut Screen) -> Resul
 }
 
 async fn says_yes(client: &Client, url: &str) -> bool {
-    matches!(timeout(ANSWER_MAX, client.get(url).send()).await, Ok(Ok(it)) if it.status().is_success())
+    let answer = timeout(ANSWER_MAX, client.get(url).send()).await;
+    matches!(answer, Ok(Ok(it)) if it.status().is_success())
 }
