@@ -5,7 +5,9 @@
 //! instruction set the machine has. Sums have one order, written down where they are made; products
 //! that are added are fused (`mul_add`) or not, but the same way on every path.
 
+mod attend;
 mod attention;
+mod floats;
 mod inputs;
 mod matmul;
 mod matrix;

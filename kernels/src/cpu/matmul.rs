@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::inputs::{BLOCK, InputBlock, Inputs};
-use super::matrix::{Activations, Form, Groups, Matrix, Part};
+use super::matrix::{Groups, Matrix, Part};
 use super::rows::LANES;
 use super::simd::dispatch;
 use super::simd::team::{Team, Window};
@@ -32,8 +32,8 @@ impl Slab<'_, '_> {
     pub(crate) fn store(&mut self, tile: usize, row: usize, sums: &[f32; LANES]) {
         let start = self.column + (tile - self.tiles.start) * LANES;
         let out = &mut self.out.row(row)[start..];
-        if let Some(out) = out.first_chunk_mut() {
-            *out = if self.add { std::array::from_fn(|i| out[i] + sums[i]) } else { *sums };
+        if let (Some(out), false) = (out.first_chunk_mut(), self.add) {
+            *out = *sums;
         } else {
             for (out, sum) in out.iter_mut().zip(sums) {
                 *out = if self.add { *out + sum } else { *sum };
@@ -44,8 +44,8 @@ impl Slab<'_, '_> {
 
 /// `out[r, c] = sum over k of inputs[r, k] * weights[c, k]`.
 ///
-/// out: (input rows, weight rows). With [`Activations::F32`] the sum runs over k in order, each
-/// step fused. With [`Activations::Int8`] it runs over groups of 32 inputs (16 for `Q6_K`) in
+/// out: (input rows, weight rows). With [`super::Activations::F32`] the sum runs over k in order, each
+/// step fused. With [`super::Activations::Int8`] it runs over groups of 32 inputs (16 for `Q6_K`) in
 /// order: the group's exact sum of integers times (weight scale times input scale), fused, then
 /// the weights' minimum times the input's scaled sum, fused.
 pub fn matmul(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32]) {
@@ -79,49 +79,17 @@ fn product(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32], add:
     });
 }
 
-/// The definition that faster versions must equal bit for bit.
+/// Products of 8-bit activations: the definition that faster versions must equal bit for bit.
 #[inline(always)]
-pub(crate) fn multiply_body(slab: &mut Slab<'_, '_>) {
+pub(crate) fn multiply_body(groups: Groups, slab: &mut Slab<'_, '_>) {
     for tile in slab.tiles.clone() {
         for start in (0..slab.inputs.rows()).step_by(GROUP_ROWS) {
             let rows = GROUP_ROWS.min(slab.inputs.rows() - start);
             let mut sums = [[0.0; LANES]; GROUP_ROWS];
-            match (slab.part.form, slab.inputs.activations()) {
-                (Form::Groups(groups), Activations::Int8) => {
-                    let inputs = slab.inputs.blocks(start);
-                    multiply_groups(slab.part, groups, tile, inputs, &mut sums[..rows]);
-                }
-                _ => multiply_floats(slab.part, tile, slab.inputs, start, &mut sums[..rows]),
-            }
+            let inputs = slab.inputs.blocks(start);
+            multiply_groups(slab.part, groups, tile, inputs, &mut sums[..rows]);
             for (row, sums) in sums[..rows].iter().enumerate() {
                 slab.store(tile, start + row, sums);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn multiply_floats(
-    part: &Part,
-    tile: usize,
-    inputs: &Inputs,
-    first: usize,
-    out: &mut [[f32; LANES]],
-) {
-    for start in (0..part.cols).step_by(BLOCK) {
-        let len = BLOCK.min(part.cols - start);
-        let mut weights = [[0.0; LANES]; BLOCK];
-        for (k, weights) in weights[..len].iter_mut().enumerate() {
-            for (lane, weight) in weights.iter_mut().enumerate() {
-                *weight = part.weight(tile, lane, start + k);
-            }
-        }
-        for (row, out) in out.iter_mut().enumerate() {
-            let x = &inputs.floats(first + row)[start..][..len];
-            for (x, weights) in x.iter().zip(&weights) {
-                for (out, weight) in out.iter_mut().zip(weights) {
-                    *out = x.mul_add(*weight, *out);
-                }
             }
         }
     }

@@ -22,24 +22,31 @@ pub struct KvPages {
 #[derive(Debug)]
 struct Layer {
     sizes: KvLayer,
-    /// (pages, kv heads, head dim, 16): tokens are side by side, so that a dot product needs no
-    /// sum across lanes.
-    keys: Vec<f32>,
-    /// (pages, kv heads, 16, head dim).
-    values: Vec<f32>,
+    /// (pages, kv heads, head dim) of 16 tokens: they are side by side, so that a dot product
+    /// needs no sum across lanes.
+    keys: Vec<[f32; LANES]>,
+    /// (pages, kv heads, 16 tokens, head dim / 16) of 16 dimensions, the last filled up.
+    values: Vec<[f32; LANES]>,
+}
+
+impl KvLayer {
+    fn vectors(self) -> usize {
+        self.head_dim.div_ceil(LANES)
+    }
 }
 
 impl KvPages {
     /// Memory for `pages` pages in each of the layers, all zero.
     pub fn new(pages: usize, layers: &[KvLayer]) -> Self {
-        let layers = layers
-            .iter()
-            .map(|&sizes| {
-                let len = pages * sizes.kv_heads * sizes.head_dim * PAGE_TOKENS;
-                Layer { sizes, keys: vec![0.0; len], values: vec![0.0; len] }
-            })
-            .collect();
-        Self { pages, layers }
+        let layer = |&sizes: &KvLayer| {
+            let heads = pages * sizes.kv_heads;
+            Layer {
+                sizes,
+                keys: vec![[0.0; LANES]; heads * sizes.head_dim],
+                values: vec![[0.0; LANES]; heads * PAGE_TOKENS * sizes.vectors()],
+            }
+        };
+        Self { pages, layers: layers.iter().map(layer).collect() }
     }
 
     pub fn pages(&self) -> usize {
@@ -53,35 +60,46 @@ impl KvPages {
 
     /// Bytes of one page in all layers.
     pub fn page_bytes(layers: &[KvLayer]) -> usize {
-        layers.iter().map(|it| 2 * 4 * it.kv_heads * it.head_dim * PAGE_TOKENS).sum()
+        let vectors = |it: &KvLayer| it.kv_heads * (it.head_dim + PAGE_TOKENS * it.vectors());
+        layers.iter().map(|it| vectors(it) * size_of::<[f32; LANES]>()).sum()
     }
 
     /// Stores a token's keys and values, (kv heads, head dim) each, in slot `slot` of a page.
     pub fn write(&mut self, layer: usize, page: u32, slot: usize, keys: &[f32], values: &[f32]) {
         let Layer { sizes, keys: all_keys, values: all_values } = &mut self.layers[layer];
-        let dim = sizes.head_dim;
         assert!(slot < PAGE_TOKENS, "the slot is in the page");
-        assert_eq!(keys.len(), sizes.kv_heads * dim, "keys of every head");
+        assert_eq!(keys.len(), sizes.kv_heads * sizes.head_dim, "keys of every head");
         assert_eq!(values.len(), keys.len(), "values of every head");
-        let page_len = keys.len() * PAGE_TOKENS;
-        let start = page as usize * page_len;
-        let page_keys = &mut all_keys[start..][..page_len];
-        for (key, lanes) in keys.iter().zip(page_keys.chunks_exact_mut(LANES)) {
+        let start = page as usize * keys.len();
+        for (key, lanes) in keys.iter().zip(&mut all_keys[start..][..keys.len()]) {
             lanes[slot] = *key;
         }
-        let page_values = &mut all_values[start..][..page_len];
-        let heads = page_values.chunks_exact_mut(PAGE_TOKENS * dim);
-        for (values, head) in values.chunks_exact(dim).zip(heads) {
-            head[slot * dim..][..dim].copy_from_slice(values);
+        for (head, values) in values.chunks_exact(sizes.head_dim).enumerate() {
+            let token = (page as usize * sizes.kv_heads + head) * PAGE_TOKENS + slot;
+            let stored = &mut all_values[token * sizes.vectors()..][..sizes.vectors()];
+            stored.as_flattened_mut()[..values.len()].copy_from_slice(values);
         }
     }
 
-    /// Keys and values of one head in one page: (head dim, 16) and (16, head dim).
+    /// Keys of one head in one page: (head dim,) of 16 tokens.
     #[inline(always)]
-    pub(super) fn head(&self, layer: usize, page: u32, head: usize) -> (&[f32], &[f32]) {
-        let Layer { sizes, keys, values } = &self.layers[layer];
-        let len = sizes.head_dim * PAGE_TOKENS;
-        let start = (page as usize * sizes.kv_heads + head) * len;
-        (&keys[start..][..len], &values[start..][..len])
+    pub(super) fn keys(&self, layer: usize, page: u32, head: usize) -> &[[f32; LANES]] {
+        let Layer { sizes, keys, .. } = &self.layers[layer];
+        let start = (page as usize * sizes.kv_heads + head) * sizes.head_dim;
+        &keys[start..][..sizes.head_dim]
+    }
+
+    /// Values of one head and token: (head dim / 16,) of 16 dimensions.
+    #[inline(always)]
+    pub(super) fn values(
+        &self,
+        layer: usize,
+        page: u32,
+        head: usize,
+        token: usize,
+    ) -> &[[f32; LANES]] {
+        let Layer { sizes, values, .. } = &self.layers[layer];
+        let start = (page as usize * sizes.kv_heads + head) * PAGE_TOKENS + token;
+        &values[start * sizes.vectors()..][..sizes.vectors()]
     }
 }

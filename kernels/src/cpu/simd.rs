@@ -7,3 +7,4 @@ pub(crate) mod dispatch;
 pub(crate) mod instructions;
 pub(crate) mod lines;
 pub(crate) mod team;
+pub(crate) mod vector;

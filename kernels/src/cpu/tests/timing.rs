@@ -35,7 +35,7 @@ impl Model {
 #[expect(clippy::disallowed_methods, reason = "a timing, run by hand")]
 fn seconds(mut body: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
-    for _ in 0..50 {
+    for _ in 0..5 {
         let start = Instant::now();
         body();
         best = best.min(start.elapsed().as_secs_f64());
@@ -81,6 +81,55 @@ fn timing_of_products() {
                     1e3 * layers,
                     1e3 * head,
                     rows as f64 / (layers + head),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "timing; run by hand"]
+fn timing_of_attention() {
+    pin_current(0).unwrap();
+    let sizes = KvLayer { kv_heads: 3, head_dim: 64 };
+    let pages = 130;
+    let mut memory = KvPages::new(pages, &[sizes; LAYERS]);
+    let mut chance = Chance(3);
+    for layer in 0..LAYERS {
+        for slot in 0..u32::try_from(pages * PAGE_TOKENS).unwrap() {
+            let (keys, values) = (chance.numbers(192), chance.numbers(192));
+            memory.write(layer, slot / 16, slot as usize % 16, &keys, &values);
+        }
+    }
+    let table: Vec<u32> = (0..130).map(|it| it * 37 % 130).collect();
+    for instructions in Instructions::available().into_iter().skip(1).rev() {
+        for cores in [&[0][..], &[0, 1]] {
+            let team = Team::with_instructions(cores, instructions).unwrap();
+            for (rows, slots) in [(1, 256), (1, 2048), (4, 256), (8, 2048), (512, 512), (512, 2048)]
+            {
+                let queries = chance.numbers(rows * 576);
+                let rows: Vec<_> = queries
+                    .chunks_exact(576)
+                    .enumerate()
+                    .map(|(i, query)| {
+                        let last = slots - rows + i;
+                        AttentionRow { query, pages: &table, first: 0, last }
+                    })
+                    .collect();
+                let mut out = vec![0.0; rows.len() * 576];
+                let time = seconds(|| {
+                    for layer in 0..LAYERS {
+                        attention(&team, &memory, layer, 0.125, &rows, &mut out);
+                    }
+                });
+                let pairs: usize = rows.iter().map(|it| it.last + 1).sum();
+                let macs = (pairs * 9 * 64 * 2 * LAYERS) as f64;
+                println!(
+                    "{instructions:?} threads {} rows {:3} slots {slots}: {:.2} ms, {:.1} GMAC/s",
+                    team.threads(),
+                    rows.len(),
+                    1e3 * time,
+                    1e-9 * macs / time,
                 );
             }
         }
