@@ -9,6 +9,7 @@ use engine::draft::ngram::Ngram;
 use engine::draft::{Drafter, Silent};
 use kernels::cpu::Activations;
 use tests::desk::{self, Lent, Order, Setting, Written};
+use tests::hand::{self, Line, Share};
 use tests::rng::Rng;
 use tests::tiny::{self, Kind};
 
@@ -29,7 +30,8 @@ fn backend(seed: u64, kind: Kind, activations: Activations, with_head: bool) -> 
         lanes: LANES,
         held_max: 8,
     };
-    Lent::new(CpuBackend::new(&model, head.as_ref(), &options).unwrap())
+    // Random heads are sure of nothing.
+    Lent::new(CpuBackend::new(&model, head.as_ref(), &options).unwrap().every_draft())
 }
 
 fn kinds() -> [Kind; 3] {
@@ -196,4 +198,37 @@ fn what_nobody_wrote_is_never_read() {
     let poisoned = backend(9, Kind::default(), Activations::Int8, true);
     poisoned.with(CpuBackend::poison);
     assert_eq!(expected, desk::write(&poisoned, &tight, Box::new(Held), &orders));
+}
+
+/// After rounds that kept some drafts and refused others, each layer holds what it would if the
+/// text had been read at once: no trace of guesses is left, in the draft layer neither.
+#[test]
+fn pages_hold_the_text_and_no_trace_of_guesses() {
+    let mut rng = Rng::new(10);
+    let prompt: Vec<u32> = (0..21).map(|_| rng.within(0, 4)).collect();
+    let sampling = Sampling { temperature: 0.8, ..Sampling::greedy() };
+    let line = |tokens: &[u32]| Line::new(0, 8, tokens, sampling.clone());
+    for kind in kinds() {
+        let drafting = backend(10, kind, Activations::Int8, true);
+        let mut lines = [line(&prompt)];
+        let share = |held| [Share { fed_max: u32::MAX, held }];
+        drafting.with(|it| hand::step(it, &mut lines, &share(0)));
+        let rounds = [3, 7, 0, 5, 3, 1, 7, 2, 4, 6];
+        for held in rounds {
+            drafting.with(|it| hand::step(it, &mut lines, &share(held)));
+        }
+        let Line { tokens, computed, pages, .. } = &lines[0];
+        let text: Vec<u32> = tokens[..*computed as usize].iter().map(|it| it.0).collect();
+        assert!(prompt.len() + rounds.len() < text.len(), "some drafts were kept");
+
+        let rebuilt = backend(10, kind, Activations::Int8, true);
+        rebuilt.with(|it| hand::step(it, &mut [line(&text)], &share(0)));
+        for at in 0..text.len() {
+            let (page, slot) = (pages[at / 16], at % 16);
+            let found = drafting.with(|it| it.keys_and_values(page, slot));
+            let expected = rebuilt.with(|it| it.keys_and_values(page, slot));
+            assert_eq!(expected.len(), 5);
+            assert_eq!(expected, found, "{kind:?}, slot {at}");
+        }
+    }
 }

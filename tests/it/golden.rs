@@ -12,9 +12,9 @@ const PAGES_EACH: u32 = 12;
 /// Two implementations may order the two likeliest tokens differently when they are this close.
 const TIE: f64 = 0.02;
 
-struct Row {
-    prompt: Vec<u32>,
-    output: Vec<u32>,
+pub(crate) struct Row {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) output: Vec<u32>,
     /// For each output after the first, how far the likeliest token stood above the second.
     gaps: Vec<f64>,
     chains: serde_json::Value,
@@ -33,7 +33,7 @@ fn numbers(value: &serde_json::Value) -> Vec<u32> {
 }
 
 /// The rows, and how many tokens each may have.
-fn golden() -> (Vec<Row>, usize) {
+pub(crate) fn golden() -> (Vec<Row>, usize) {
     let text = include_str!("../golden/smollm2-eagle3-float32.json");
     let file: serde_json::Value = serde_json::from_str(text).unwrap();
     let row = |it: &serde_json::Value| Row {
@@ -71,7 +71,8 @@ impl Trace {
 /// Runs all rows side by side, each round of each with `depth` drafts.
 fn run(rows: &[Row], depth: u32, len_max: usize) -> Vec<Trace> {
     let count = u32::try_from(rows.len()).unwrap();
-    let mut backend = pair::backend(Activations::F32, true, count * PAGES_EACH, count);
+    let backend = pair::backend(Activations::F32, true, count * PAGES_EACH, count);
+    let mut backend = backend.every_draft();
     let lines = (0..).zip(rows);
     let lines =
         lines.map(|(lane, row)| Line::new(lane, PAGES_EACH, &row.prompt, Sampling::greedy()));

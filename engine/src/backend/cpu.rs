@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 
 use kernels::cpu::{Activations, KvLayer, KvPages, PAGE_TOKENS, Team};
 
-use self::head::Head;
+use self::head::{Caution, Head};
 use self::layer::Scratch;
 use self::rows::{Cursor, Laid, Part};
 use self::target::{Stream, Target};
 use crate::backend::{Backend, BackendError, Shape};
+use crate::batch::ids::PageId;
 use crate::batch::plan::{StepChoices, StepPlan};
 use crate::model::{self, HeadConfig, Model, ModelConfig};
 
@@ -122,11 +123,19 @@ impl CpuBackend {
         self
     }
 
+    /// Makes as many drafts as a plan asks for, however unlikely they are to be kept.
+    #[must_use]
+    pub fn every_draft(mut self) -> Self {
+        if let Some(head) = &mut self.head {
+            head.set_caution(Caution::NONE);
+        }
+        self
+    }
+
     /// Fills all that a step may leave for a later one with what is not a number. A text never
     /// changes by it, since what nobody wrote is never read: tests rely on that.
     pub fn poison(&mut self) {
-        let layers = self.target.layers() + usize::from(self.head.is_some());
-        for layer in 0..layers {
+        for layer in 0..self.layers() {
             let KvLayer { kv_heads, head_dim } = self.pages.layer(layer);
             let row = vec![f32::NAN; kv_heads * head_dim];
             for page in 0..self.shape.pages {
@@ -140,6 +149,16 @@ impl CpuBackend {
         }
     }
 
+    /// Keys and values that stand in a slot, in each layer; the draft layer is the last. Tests
+    /// compare them.
+    pub fn keys_and_values(&self, page: PageId, slot: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
+        (0..self.layers()).map(|layer| self.pages.read(layer, page.0, slot)).collect()
+    }
+
+    fn layers(&self) -> usize {
+        self.target.layers() + usize::from(self.head.is_some())
+    }
+
     fn run(&mut self, plan: &StepPlan) -> StepChoices {
         let rows: u32 = plan.entries.iter().map(|it| it.rows()).sum();
         assert!(rows <= self.shape.rows_max, "the plan keeps to the shape");
@@ -150,8 +169,10 @@ impl CpuBackend {
             head.guess(room, &self.target, &mut self.pages, &mut parts);
         }
         let laid = rows::lay(&mut parts);
+        let drafts = |part: &Part<'_>| u32::try_from(part.drafts().len()).expect("few drafts");
         self.read(&laid);
-        let mut choices = StepChoices::default();
+        let drafts = parts.iter().map(drafts).collect();
+        let mut choices = StepChoices { drafts, ..StepChoices::default() };
         self.choose(plan, &mut parts, &mut choices);
         if let Some(head) = &mut self.head {
             let room = (&self.team, &mut self.scratch);

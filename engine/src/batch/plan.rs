@@ -39,7 +39,7 @@ pub struct Entry {
     pub chained: bool,
     /// Drafts that stand in [`StepPlan::rows`] after the own tokens.
     pub given: u32,
-    /// Drafts that the backend makes itself.
+    /// Drafts that the backend makes itself, at most.
     pub held: u32,
     /// Whether a token follows the last own row, and each draft that is kept: false mid-prompt.
     pub chooses: bool,
@@ -89,6 +89,9 @@ pub struct StepChoices {
     pub tokens: Vec<TokenId>,
     /// How many of `tokens` each entry got: 0 mid-prompt, else 1 to 1 + its drafts.
     pub counts: Vec<u32>,
+    /// Drafts that each entry had, where a backend may make fewer than planned; empty if it made
+    /// all.
+    pub drafts: Vec<u32>,
     /// For entries whose sampling asks for them, one for each of their tokens, in order.
     pub logprobs: Vec<TokenLogprobs>,
 }
@@ -97,6 +100,7 @@ impl StepChoices {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.counts.clear();
+        self.drafts.clear();
         self.logprobs.clear();
     }
 }

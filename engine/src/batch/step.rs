@@ -317,9 +317,13 @@ impl Engine {
     }
 
     fn commit(&mut self, events: &mut Vec<Event>) {
-        let tickets = self.flights.pop_front().expect("collected what was submitted");
+        let mut tickets = self.flights.pop_front().expect("collected what was submitted");
         assert_eq!(self.choices.counts.len(), tickets.len(), "answers another plan");
         let choices = std::mem::take(&mut self.choices);
+        for (ticket, &drafts) in tickets.iter_mut().zip(&choices.drafts) {
+            assert!(drafts <= ticket.drafts, "the backend made more drafts than planned");
+            ticket.drafts = drafts;
+        }
         let mut tokens = choices.tokens.as_slice();
         let mut logprobs = choices.logprobs.as_slice();
         for (ticket, &count) in tickets.iter().zip(&choices.counts) {

@@ -81,6 +81,19 @@ impl KvPages {
         }
     }
 
+    /// The keys and values that stand in a slot, as [`KvPages::write`] took them.
+    pub fn read(&self, layer: usize, page: u32, slot: usize) -> (Vec<f32>, Vec<f32>) {
+        assert!(slot < PAGE_TOKENS, "the slot is in the page");
+        let KvLayer { kv_heads, head_dim } = self.layer(layer);
+        let (mut all_keys, mut all_values) = (Vec::new(), Vec::new());
+        for head in 0..kv_heads {
+            all_keys.extend(self.keys(layer, page, head).iter().map(|lanes| lanes[slot]));
+            let values = self.values(layer, page, head, slot).iter().flatten();
+            all_values.extend(values.take(head_dim));
+        }
+        (all_keys, all_values)
+    }
+
     /// Keys of one head in one page: (head dim,) of 16 tokens.
     #[inline(always)]
     pub(super) fn keys(&self, layer: usize, page: u32, head: usize) -> &[[f32; LANES]] {
