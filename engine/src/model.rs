@@ -6,16 +6,17 @@ use kernels::quant::Dtype;
 
 pub use self::error::LoadError;
 pub use self::head::{LoadedHead, load_head};
-pub use self::load::load_model;
+pub use self::load::{Loaded, load, load_model};
 
 mod checkpoint;
-mod error;
+pub(crate) mod error;
 mod fields;
 mod from_gguf;
 mod from_safetensors;
-mod gguf;
+pub(crate) mod gguf;
 mod head;
 mod hf_config;
+mod hf_text;
 mod load;
 mod rope;
 mod shapes;

@@ -19,8 +19,10 @@ use crate::batch::step::{Engine, Event, Finish, Refused, Request};
 use crate::clock;
 use crate::runner::observer::Observer;
 
+pub mod memory;
 pub mod observer;
 pub mod pulse;
+pub mod start;
 
 /// A text that is asked for.
 #[derive(Debug)]

@@ -33,6 +33,7 @@ pub mod completions;
 pub mod fields;
 pub mod gate;
 pub mod generate;
+pub mod language;
 pub mod logprobs;
 pub mod notify;
 pub mod ready;

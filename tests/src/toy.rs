@@ -33,9 +33,9 @@ impl Speech for Toy {
         &[END]
     }
 
-    fn encode(&self, text: &str, adds_special: bool) -> Result<Vec<TokenId>, String> {
+    fn encode(&self, text: &str, adds_special: bool) -> Vec<TokenId> {
         let begin = adds_special.then_some(BEGIN);
-        Ok(begin.into_iter().chain(text.bytes().map(token)).collect())
+        begin.into_iter().chain(text.bytes().map(token)).collect()
     }
 
     fn decode(&self, tokens: &[TokenId], skips_special: bool) -> String {
@@ -62,10 +62,11 @@ impl Speech for Toy {
             let role = message["role"].as_str().expect("checked");
             format!("{role}>{}", message["content"].as_str().expect("checked"))
         };
-        if conversation.messages.iter().any(|it| it["role"] == "nobody") {
+        let messages = conversation.messages.as_array().expect("a list");
+        if messages.iter().any(|it| it["role"] == "nobody") {
             return Err("the role 'nobody' is not known to this model".to_owned());
         }
-        let mut lines: Vec<String> = conversation.messages.iter().map(line).collect();
+        let mut lines: Vec<String> = messages.iter().map(line).collect();
         if let Some(system) = conversation.extra.get("system") {
             lines.insert(0, format!("system>{system}"));
         }

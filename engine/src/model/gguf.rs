@@ -95,6 +95,14 @@ impl<S> Gguf<S> {
         }
     }
 
+    pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, Fault> {
+        match self.values.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(it)) => Ok(Some(*it)),
+            Some(it) => Err(wrong_kind(key, it, "true or false")),
+        }
+    }
+
     pub(crate) fn float(&self, key: &str) -> Result<Option<f64>, Fault> {
         match self.values.get(key) {
             None => Ok(None),
@@ -114,6 +122,14 @@ impl<S> Gguf<S> {
         match sizes.first() {
             Some(first) if sizes.iter().all(|it| it == first) => Ok(Some(*first)),
             _ => Err(Fault::new(key, "differs between layers, which is not supported")),
+        }
+    }
+
+    pub(crate) fn array(&self, key: &str) -> Result<Option<&[Value]>, Fault> {
+        match self.values.get(key) {
+            None => Ok(None),
+            Some(Value::Array(it)) => Ok(Some(it)),
+            Some(it) => Err(wrong_kind(key, it, "an array")),
         }
     }
 }

@@ -37,11 +37,7 @@ pub async fn read(ready: &Ready, fields: &mut Fields) -> Result<(Order, Chat), R
     wishes.sampling.logprobs = has_logprobs.then_some(top.unwrap_or(0));
     let adds_special = fields.boolean("add_special_tokens")?.unwrap_or(false);
     let (role, before) = opening(&conversation, wishes.echo);
-    let prompt = ready
-        .speech
-        .render(&conversation)
-        .map_err(|message| Refusal::field("messages", "invalid_value", message))?;
-    let tokens = ready.encode(prompt, adds_special, "messages").await?;
+    let tokens = ready.encode_chat(conversation, adds_special).await?;
     let prompts = vec![(tokens, before.chars().count())];
     let order = Order { prompts, wishes, new_max_default: None, prompt_param: "messages" };
     Ok((order, Chat { role, before, has_logprobs }))
@@ -55,7 +51,8 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, Refusal> {
         None => return Err(fields::missing("messages")),
     };
     let read = |(at, message)| self::message(message, &format!("messages[{at}]"));
-    let messages = messages.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
+    let messages = messages.into_iter().enumerate().map(read);
+    let messages: Value = messages.collect::<Result<Vec<_>, _>>()?.into();
     let continues = fields.boolean("continue_final_message")?.unwrap_or(false);
     let adds_prompt = fields.boolean("add_generation_prompt")?;
     if continues && adds_prompt == Some(true) {
@@ -72,7 +69,7 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, Refusal> {
     refuse_tools(fields)?;
     Ok(Conversation {
         messages,
-        tools: Vec::new(),
+        tools: None,
         adds_generation_prompt: adds_prompt.unwrap_or(!continues),
         continues_final_message: continues,
         extra,
@@ -128,7 +125,8 @@ fn parts_text(parts: Vec<Value>, path: &str) -> Result<String, Refusal> {
 /// The role of the answer, and what an echo puts before it: the last message, if the answer is of
 /// the same role.
 fn opening(conversation: &Conversation, echo: bool) -> (String, String) {
-    let last = conversation.messages.last().expect("checked not to be empty");
+    let messages = conversation.messages.as_array().expect("made a list");
+    let last = messages.last().expect("checked not to be empty");
     let last_role = last["role"].as_str().expect("checked");
     let role = if conversation.adds_generation_prompt { "assistant" } else { last_role };
     let content = last["content"].as_str().expect("made a string");

@@ -57,7 +57,7 @@ pub async fn read(ready: &Ready, fields: &mut Fields) -> Result<(Order, Completi
             Prompt::Tokens(tokens) => ready.speech.decode(tokens, wishes.skip_special_tokens),
         };
         let tokens = match prompt {
-            Prompt::Text(text) => ready.encode(text, adds_special, "prompt").await?,
+            Prompt::Text(text) => ready.encode(text, adds_special).await?,
             Prompt::Tokens(tokens) => tokens,
         };
         if tokens.is_empty() {

@@ -13,11 +13,11 @@ use crate::runner::Inbox;
 use crate::runner::observer::Seen;
 use crate::serve::answer::Refusal;
 use crate::serve::fields::Fields;
-use crate::serve::speech::Speech;
+use crate::serve::speech::{Conversation, Speech};
 use crate::serve::wishes::Bounds;
 
 /// A prompt longer than this is encoded where it does not hold up other requests.
-const ENCODE_INLINE_BYTES_MAX: usize = 4096;
+const INLINE_BYTES_MAX: usize = 4096;
 
 /// The model as clients see it.
 #[derive(Clone, Debug)]
@@ -76,23 +76,29 @@ impl Ready {
         }
     }
 
-    /// The tokens of `text`, which stands in the field `param`.
-    pub async fn encode(
+    /// The tokens of `text`.
+    pub async fn encode(&self, text: String, adds_special: bool) -> Result<Vec<TokenId>, Refusal> {
+        if text.len() <= INLINE_BYTES_MAX {
+            return Ok(self.speech.encode(&text, adds_special));
+        }
+        let speech = Arc::clone(&self.speech);
+        let task = tokio::task::spawn_blocking(move || speech.encode(&text, adds_special));
+        task.await.map_err(|_| Refusal::Failed)
+    }
+
+    /// The tokens of the prompt for a conversation.
+    pub async fn encode_chat(
         &self,
-        text: String,
+        conversation: Conversation,
         adds_special: bool,
-        param: &str,
     ) -> Result<Vec<TokenId>, Refusal> {
-        let encoded = if text.len() <= ENCODE_INLINE_BYTES_MAX {
-            self.speech.encode(&text, adds_special)
-        } else {
-            let speech = Arc::clone(&self.speech);
-            let task = tokio::task::spawn_blocking(move || speech.encode(&text, adds_special));
-            task.await.map_err(|_| Refusal::Failed)?
-        };
-        encoded.map_err(|detail| {
-            Refusal::field(param, "invalid_value", format!("{param} cannot be encoded: {detail}"))
-        })
+        let speech = Arc::clone(&self.speech);
+        // A template is a program, and may take its time.
+        let task = tokio::task::spawn_blocking(move || {
+            Ok(speech.encode(&speech.render(&conversation)?, adds_special))
+        });
+        let encoded: Result<_, String> = task.await.map_err(|_| Refusal::Failed)?;
+        encoded.map_err(|message| Refusal::field("messages", "invalid_value", message))
     }
 
     /// `/v1/models`' entry.

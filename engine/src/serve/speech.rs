@@ -15,7 +15,7 @@ pub trait Speech: fmt::Debug + Send + Sync {
     fn stop_tokens(&self) -> &[TokenId];
 
     /// The tokens of `text`. `adds_special` puts in front what the model expects there.
-    fn encode(&self, text: &str, adds_special: bool) -> Result<Vec<TokenId>, String>;
+    fn encode(&self, text: &str, adds_special: bool) -> Vec<TokenId>;
 
     fn decode(&self, tokens: &[TokenId], skips_special: bool) -> String;
 
@@ -40,8 +40,10 @@ pub trait Speller: fmt::Debug + Send {
 /// A chat as the template sees it.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
-    pub messages: Vec<Value>,
-    pub tools: Vec<Value>,
+    /// A list of messages, each an object with a role and a string for content.
+    pub messages: Value,
+    /// A list of tools.
+    pub tools: Option<Value>,
     /// Whether the prompt ends where the assistant's turn begins.
     pub adds_generation_prompt: bool,
     /// Whether the prompt ends in the last message, which the answer goes on with.

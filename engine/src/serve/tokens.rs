@@ -13,13 +13,10 @@ pub async fn tokenize(ready: &Ready, fields: &mut Fields) -> Result<Value, Refus
     let adds_special = fields.boolean("add_special_tokens")?;
     let with_strings = fields.boolean("return_token_strs")?.unwrap_or(false);
     let tokens = match fields.string("prompt")? {
-        Some(prompt) => ready.encode(prompt, adds_special.unwrap_or(true), "prompt").await?,
+        Some(prompt) => ready.encode(prompt, adds_special.unwrap_or(true)).await?,
         None => {
             let conversation = chat::conversation(fields)?;
-            let prompt = ready.speech.render(&conversation);
-            let prompt =
-                prompt.map_err(|message| Refusal::field("messages", "invalid_value", message))?;
-            ready.encode(prompt, adds_special.unwrap_or(false), "messages").await?
+            ready.encode_chat(conversation, adds_special.unwrap_or(false)).await?
         }
     };
     let text = |token| String::from_utf8_lossy(&ready.speech.bytes(token)).into_owned();

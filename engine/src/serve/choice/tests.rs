@@ -18,8 +18,8 @@ impl Speech for Bytes {
         &[TokenId(0)]
     }
 
-    fn encode(&self, text: &str, _: bool) -> Result<Vec<TokenId>, String> {
-        Ok(text.bytes().map(|it| TokenId(it.into())).collect())
+    fn encode(&self, text: &str, _: bool) -> Vec<TokenId> {
+        text.bytes().map(|it| TokenId(it.into())).collect()
     }
 
     fn decode(&self, _: &[TokenId], _: bool) -> String {

@@ -1,0 +1,173 @@
+//! Renders a conversation as the prompt that a model was trained on, from its chat template.
+//!
+//! Templates are Jinja with what Hugging Face puts around it:
+//! <https://huggingface.co/docs/transformers/chat_templating_writing>.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, ErrorKind, context};
+use serde_json::{Map, Value as Json};
+
+mod json;
+mod python;
+
+/// Instructions and, roughly, 64-byte pieces of data that one rendering may take: some tenths of
+/// a second and 128 MiB at the very most.
+const FUEL: u64 = 2_000_000;
+const TEMPLATE_BYTES_MAX: usize = 1 << 20;
+const DEEP_MAX: usize = 128;
+
+const DEFAULT: &str = "default";
+const WITH_TOOLS: &str = "tool_use";
+
+/// The templates of a model. Clones share them.
+#[derive(Clone, Debug)]
+pub struct ChatTemplate {
+    environment: Arc<Environment<'static>>,
+    /// Names of special tokens, such as `bos_token`, and their texts.
+    specials: BTreeMap<String, String>,
+}
+
+/// A conversation to be rendered.
+#[derive(Clone, Copy, Debug)]
+pub struct Chat<'a> {
+    /// A list of messages, as the OpenAI API has them.
+    pub messages: &'a Json,
+    /// A list of tools, as the OpenAI API has them.
+    pub tools: Option<&'a Json>,
+    /// Ends with what begins an answer.
+    pub add_generation_prompt: bool,
+    /// Ends within the last message, which the answer continues.
+    pub continue_final: bool,
+    /// Variables for the template beside those above, which they cannot replace.
+    pub kwargs: Option<&'a Map<String, Json>>,
+}
+
+/// Why a conversation has no prompt. All of them are for its sender to mend.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TemplateError {
+    /// The template itself refuses the conversation, in its words.
+    Refused(String),
+    /// The conversation does not fit the template, or what is asked for makes no sense.
+    Failed(String),
+    /// Rendering took more steps or memory than any conversation should.
+    TooMuch,
+}
+
+impl ChatTemplate {
+    /// Compiles the `sources`, by their names; one of them is "default".
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with a template.
+    pub fn new(
+        sources: BTreeMap<String, String>,
+        specials: BTreeMap<String, String>,
+    ) -> Result<Self, TemplateError> {
+        let mut environment = Environment::new();
+        let lines = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(lines.map_err(TemplateError::from)?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(DEEP_MAX);
+        python::add(&mut environment);
+        for (name, source) in sources {
+            if TEMPLATE_BYTES_MAX < source.len() {
+                return Err(TemplateError::TooMuch);
+            }
+            let source = python::without_generation_marks(&source);
+            environment.add_template_owned(name, source).map_err(TemplateError::from)?;
+        }
+        environment.get_template(DEFAULT).map_err(TemplateError::from)?;
+        Ok(Self { environment: Arc::new(environment), specials })
+    }
+
+    /// The prompt of `chat`. Some templates tell the date: `now_s` is seconds since 1970, UTC.
+    ///
+    /// # Errors
+    ///
+    /// Why the conversation has no prompt.
+    pub fn render(&self, chat: &Chat<'_>, now_s: i64) -> Result<String, TemplateError> {
+        if chat.continue_final && chat.add_generation_prompt {
+            let reason = "an answer either begins a message or continues one, not both";
+            return Err(TemplateError::Failed(reason.to_owned()));
+        }
+        let named = |name| self.environment.get_template(name);
+        let with_tools = chat.tools.and_then(|_| named(WITH_TOOLS).ok());
+        let template = match with_tools {
+            Some(template) => template,
+            None => named(DEFAULT).map_err(TemplateError::from)?,
+        };
+        let mut variables: BTreeMap<String, Value> = BTreeMap::new();
+        for (name, text) in &self.specials {
+            variables.insert(name.clone(), Value::from(text.as_str()));
+        }
+        for (name, value) in chat.kwargs.into_iter().flatten() {
+            variables.insert(name.clone(), Value::from(Serde(value)));
+        }
+        let fixed = context! {
+            messages => Value::from(Serde(chat.messages)),
+            tools => Value::from(Serde(chat.tools)),
+            documents => (),
+            add_generation_prompt => chat.add_generation_prompt,
+            strftime_now => python::strftime(now_s),
+        };
+        let variables = context! { ..fixed, ..Value::from(variables) };
+        let prompt = template.render(variables).map_err(TemplateError::from)?;
+        if chat.continue_final { cut_in_final(prompt, chat.messages) } else { Ok(prompt) }
+    }
+}
+
+/// Cuts a prompt behind the words of the last message.
+fn cut_in_final(mut prompt: String, messages: &Json) -> Result<String, TemplateError> {
+    let failed = |reason: &str| Err(TemplateError::Failed(reason.to_owned()));
+    let content = messages.as_array().and_then(|it| it.last()).map(|it| &it["content"]);
+    let parts = content.and_then(Json::as_array);
+    let last_text = parts.and_then(|it| it.iter().rev().find_map(|it| it["text"].as_str()));
+    let Some(words) = content.and_then(Json::as_str).or(last_text) else {
+        return failed("the last message has no text to continue");
+    };
+    let core = words.trim();
+    if core.is_empty() {
+        return failed("the last message is empty: there is nothing to continue");
+    }
+    let Some(start) = prompt.rfind(core) else {
+        return failed("the template does not show the last message as it is");
+    };
+    // Space at the end is kept where the template kept it.
+    let kept = words.trim_start();
+    let words = if prompt[start..].starts_with(kept) { kept } else { core };
+    prompt.truncate(start + words.len());
+    Ok(prompt)
+}
+
+impl From<minijinja::Error> for TemplateError {
+    fn from(error: minijinja::Error) -> Self {
+        if error.kind() == ErrorKind::OutOfFuel {
+            return Self::TooMuch;
+        }
+        if let Some(words) = python::raised(&error) {
+            return Self::Refused(words);
+        }
+        Self::Failed(error.to_string().replace('\n', " "))
+    }
+}
+
+impl fmt::Display for TemplateError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(words) => write!(out, "the chat template refuses this: {words}"),
+            Self::Failed(reason) => write!(out, "the chat template cannot show this: {reason}"),
+            Self::TooMuch => out.write_str("the conversation is too much for the chat template"),
+        }
+    }
+}
+
+impl Error for TemplateError {}
+
+#[cfg(test)]
+mod tests;
