@@ -87,8 +87,8 @@ fn tensors_line<D: std::fmt::Debug>(tensors: impl Iterator<Item = (D, usize)>) -
         let kind = kinds.entry(format!("{dtype:?}").to_lowercase()).or_default();
         *kind = (kind.0 + 1, kind.1 + bytes as u64);
     }
-    let words = kinds.iter().map(|(kind, (count, bytes))| {
-        format!("{count} {kind} ({})", size::show(*bytes))
-    });
+    let words = kinds
+        .iter()
+        .map(|(kind, (count, bytes))| format!("{count} {kind} ({})", size::show(*bytes)));
     words.collect::<Vec<_>>().join(", ")
 }

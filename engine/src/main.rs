@@ -95,7 +95,11 @@ async fn run(config: Config) -> Result<(), String> {
 fn start_log(log: &Log) -> Result<(), String> {
     let filter = EnvFilter::try_new(&log.filter).map_err(|error| format!("--log: {error}"))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    if log.json { builder.json().init() } else { builder.init() }
+    if log.json {
+        builder.json().init()
+    } else {
+        builder.init()
+    }
     Ok(())
 }
 

@@ -100,8 +100,9 @@ fn backend(
         }
     };
     let Some(&first) = cores.first() else {
-        return Err("--device cpu: the system does not say which cores there are; name them"
-            .to_owned());
+        return Err(
+            "--device cpu: the system does not say which cores there are; name them".to_owned()
+        );
     };
     // The calling thread is the first of the team.
     pin_current(first).map_err(|error| error.to_string())?;
@@ -124,9 +125,7 @@ fn drafter(mode: &Mode) -> (Box<dyn Drafter>, Depth) {
     match mode {
         Mode::Baseline => (Box::new(Silent), Depth::none()),
         Mode::Eagle3 { depth, .. } => (Box::new(Held), self::depth(depth)),
-        Mode::Ngram { depth } => {
-            (Box::new(Ngram { context: NGRAM_TOKENS }), self::depth(depth))
-        }
+        Mode::Ngram { depth } => (Box::new(Ngram { context: NGRAM_TOKENS }), self::depth(depth)),
     }
 }
 

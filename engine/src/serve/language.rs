@@ -1,6 +1,5 @@
 //! The language of a loaded model: its tokenizer, its template, the tokens that end its texts.
 
-
 use crate::batch::ids::TokenId;
 use crate::clock;
 use crate::serve::speech::{Conversation, Speech, Speller};

@@ -54,7 +54,7 @@ fn print_bounded(
 /// A text of at most [`PRINTED_BYTES_MAX`].
 struct Bounded(String);
 
-impl fmt::Write for Bounded {
+impl Write for Bounded {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if PRINTED_BYTES_MAX < self.0.len() + text.len() {
             return Err(fmt::Error);
