@@ -114,7 +114,8 @@ KERNEL accept(const Step p, const u32* choices) {
   p.ends[index] = last + kept;
 }
 
-// out[i, :] = x[rows[i], :] in words; zeros for rows that are not there. grid: choosers; block: 128.
+// out[i, :] = x[rows[i], :] in words; zeros for rows that are not there.
+// grid: choosers; block: 128.
 KERNEL gather_rows(const u32* x, const u32* rows, u32* out, int words) {
   wait_for_previous();
   let_next_start();

@@ -26,6 +26,8 @@ const WORDS: &[(&str, &[&str])] = &[
             "engine/src/batch/",
             "engine/src/config",
             "engine/src/draft",
+            "engine/src/inspect.rs",
+            "engine/src/serve",
             "engine/src/lib.rs",
             "engine/src/metrics",
             "engine/src/model",

@@ -188,7 +188,8 @@ impl Sizes {
         if fits < CONTEXT_MIN || (config.context_max.is_some() && fits < wanted) {
             let needed = u64::from(wanted.div_ceil(page_tokens)) * page_bytes;
             return Err(format!(
-                "--memory: {} hold keys and values for {fits} tokens; one text of {wanted} needs {}",
+                "--memory: {} hold keys and values for {fits} tokens; \
+                 one text of {wanted} needs {}",
                 size::show(budget),
                 size::show(needed)
             ));

@@ -44,8 +44,9 @@ impl Slab<'_, '_> {
 
 /// `out[r, c] = sum over k of inputs[r, k] * weights[c, k]`.
 ///
-/// out: (input rows, weight rows). With [`super::Activations::F32`] the sum runs over k in order, each
-/// step fused. With [`super::Activations::Int8`] it runs over groups of 32 inputs (16 for `Q6_K`) in
+/// out: (input rows, weight rows). With [`super::Activations::F32`] the sum runs over k in order,
+/// each step fused. With [`super::Activations::Int8`] it runs over groups of 32 inputs (16 for
+/// `Q6_K`) in
 /// order: the group's exact sum of integers times (weight scale times input scale), fused, then
 /// the weights' minimum times the input's scaled sum, fused.
 pub fn matmul(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32]) {

@@ -71,7 +71,9 @@ fn templates_find_what_hugging_face_gives_them() {
         "role=user;content=x;",
     );
     check(
-        "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + m %}{% endfor %}{{ ns.n }}",
+        "{% set ns = namespace(n=0) %}\
+         {% for m in messages %}{% set ns.n = ns.n + m %}\
+         {% endfor %}{{ ns.n }}",
         json!([1, 2]),
         "3",
     );
@@ -100,7 +102,8 @@ fn json_looks_as_python_writes_it() {
     );
     let ascii = r#"{"b": [1, 2.0, true, null], "a": "\u00e9\n\"<'\ud83d\ude00", "c": {}, "d": []}"#;
     check("{{ messages[0] | tojson(ensure_ascii=true) }}", ascii);
-    let lines = "{\n  \"b\": [\n    1,\n    2.0,\n    true,\n    null\n  ],\n  \"a\": \"é\\n\\\"<'😀\",\n  \"c\": {},\n  \"d\": []\n}";
+    let lines = "{\n  \"b\": [\n    1,\n    2.0,\n    true,\n    null\n  ],\
+        \n  \"a\": \"é\\n\\\"<'😀\",\n  \"c\": {},\n  \"d\": []\n}";
     check("{{ messages[0] | tojson(indent=2) }}", lines);
     check("{{ messages[0] | tojson(2) }}", lines);
     check("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}", r#"{"a": 2, "b": 1}"#);
@@ -126,12 +129,21 @@ fn work_is_bounded() {
     let hostile = [
         "{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor %}",
         "{{ 'x' * 1000000000 }}",
-        "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='xx') %}\
+         {% for i in range(60) %}{% set ns.s = ns.s + ns.s %}\
+         {% endfor %}",
         "{% macro f(n) %}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
-        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{{ ns.l }}",
-        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{% set x %}{{ ns.l }}{% endset %}",
-        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{{ ns.l | tojson }}",
-        "{{ messages[0].content.replace('', messages[0].content).replace('', messages[0].content) }}",
+        "{% set ns = namespace(l=[1]) %}\
+         {% for i in range(60) %}{% set ns.l = ns.l + ns.l %}\
+         {% endfor %}{{ ns.l }}",
+        "{% set ns = namespace(l=[1]) %}\
+         {% for i in range(60) %}{% set ns.l = ns.l + ns.l %}\
+         {% endfor %}{% set x %}{{ ns.l }}{% endset %}",
+        "{% set ns = namespace(l=[1]) %}\
+         {% for i in range(60) %}{% set ns.l = ns.l + ns.l %}\
+         {% endfor %}{{ ns.l | tojson }}",
+        "{{ messages[0].content.replace('', messages[0].content)\
+         .replace('', messages[0].content) }}",
     ];
     for source in hostile {
         assert!(rendered(source, user(&"x".repeat(30_000))).is_err(), "{source}");
@@ -199,6 +211,10 @@ fn any_json() -> impl Strategy<Value = Json> {
     })
 }
 
+/// Pieces that templates are made of, in any order.
+const TEMPLATES: &str = "([{}%#\\-+ \n'a-z0-9.\\[\\]()|~*]|\
+    \\{% | %\\}|\\{\\{|\\}\\}|for |if |set |generation){0,40}";
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -206,11 +222,12 @@ proptest! {
     fn any_conversation_has_an_outcome(messages in any_json()) {
         let _outcome = rendered(CHATML, messages.clone());
         let json = rendered("{{ messages | tojson }}", messages.clone()).unwrap();
-        prop_assert_eq!(serde_json::from_str::<Json>(&json).unwrap().to_string(), messages.to_string());
+        let read = serde_json::from_str::<Json>(&json).unwrap();
+        prop_assert_eq!(read.to_string(), messages.to_string());
     }
 
     #[test]
-    fn any_template_has_an_outcome(source in "([{}%#\\-+ \n'a-z0-9.\\[\\]()|~*]|\\{% | %\\}|\\{\\{|\\}\\}|for |if |set |generation){0,40}") {
+    fn any_template_has_an_outcome(source in TEMPLATES) {
         let sources = BTreeMap::from([("default".to_owned(), source)]);
         if let Ok(template) = ChatTemplate::new(sources, BTreeMap::new()) {
             let _outcome = template.render(&chat(&user("x")), 0);
