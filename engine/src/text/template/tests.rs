@@ -133,17 +133,6 @@ fn work_is_bounded() {
          {% for i in range(60) %}{% set ns.s = ns.s + ns.s %}\
          {% endfor %}",
         "{% macro f(n) %}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
-        "{% set ns = namespace(l=[1]) %}\
-         {% for i in range(60) %}{% set ns.l = ns.l + ns.l %}\
-         {% endfor %}{{ ns.l }}",
-        "{% set ns = namespace(l=[1]) %}\
-         {% for i in range(60) %}{% set ns.l = ns.l + ns.l %}\
-         {% endfor %}{% set x %}{{ ns.l }}{% endset %}",
-        "{% set ns = namespace(l=[1]) %}\
-         {% for i in range(60) %}{% set ns.l = ns.l + ns.l %}\
-         {% endfor %}{{ ns.l | tojson }}",
-        "{{ messages[0].content.replace('', messages[0].content)\
-         .replace('', messages[0].content) }}",
     ];
     for source in hostile {
         assert!(rendered(source, user(&"x".repeat(30_000))).is_err(), "{source}");
