@@ -41,7 +41,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct Model {
     /// The model: `default`, a GGUF file, a directory of safetensors, or a Hugging Face repository
-    /// as owner/name[@revision][:file.gguf]
+    /// as `owner/name[@revision][:file.gguf]`
     #[arg(long, value_name = "MODEL", default_value = "default")]
     pub model: String,
     /// Directory to keep fetched models in [default: crossover/models in the user's cache]
