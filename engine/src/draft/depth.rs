@@ -7,7 +7,7 @@ const DWELL_ROUNDS: u32 = 16;
 ///
 /// The load is the number of *decoding* requests, since each of them multiplies its rows by
 /// 1 + depth; prompts do not. A level is left as soon as its bound is passed and entered from above
-/// a quarter below it, and no level is left before [`DWELL_ROUNDS`] rounds. Rounds, not time: the
+/// a quarter below it, and no level is left before `DWELL_ROUNDS` rounds. Rounds, not time: the
 /// loop has no clock.
 #[derive(Clone, Debug)]
 pub struct Depth {

@@ -4,7 +4,7 @@ use crate::batch::ids::{SeqId, TokenId};
 use crate::draft::{Ask, Drafter, Proposal};
 
 /// Looks for the longest end of the text, of at most `context` tokens, that stood before; of
-/// equally long ones for the last. Ends shorter than [`CONTEXT_MIN`] say too little.
+/// equally long ones for the last. Ends shorter than `CONTEXT_MIN` say too little.
 #[derive(Debug)]
 pub struct Ngram {
     pub context: usize,
