@@ -34,7 +34,7 @@ impl Proposer {
     }
 
     pub(crate) fn depth(&self) -> u32 {
-        self.depth.drafts()
+        self.depth.drafts().min(DRAFTS_MAX)
     }
 
     pub(crate) fn counts(&self) -> DraftCounts {
