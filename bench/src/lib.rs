@@ -7,6 +7,7 @@ pub mod clock;
 pub mod load;
 pub mod prompts;
 pub mod report;
+pub mod rounds;
 pub mod sample;
 pub mod stats;
 pub mod sweep;
