@@ -37,22 +37,29 @@ pub(super) const SOURCES: &[Source] = &[
         "attend_few_64_2",
         "attend_few_64_4",
         "attend_few_128_1",
-        "attend_few_128_2",
-        "attend_few_128_4"
+        "attend_few_128_2"
     ),
     source!("attend_many", "attend_many_64", "attend_many_128"),
     source!("draft", "draft_input", "draft_guess", "keep_states"),
     source!("embed", "embed"),
     source!(
         "matmul_few",
-        "matmul_few8_plain",
-        "matmul_few8_norm_plain",
-        "matmul_few8_norm_gated",
-        "matmul_few8_residual",
-        "matmul_few16_plain",
-        "matmul_few16_norm_plain",
-        "matmul_few16_norm_gated",
-        "matmul_few16_residual"
+        "matmul_few8x1_plain",
+        "matmul_few8x2_plain",
+        "matmul_few16x1_plain",
+        "matmul_few16x2_plain",
+        "matmul_few8x1_norm_plain",
+        "matmul_few8x2_norm_plain",
+        "matmul_few16x1_norm_plain",
+        "matmul_few16x2_norm_plain",
+        "matmul_few8x1_norm_gated",
+        "matmul_few8x2_norm_gated",
+        "matmul_few16x1_norm_gated",
+        "matmul_few16x2_norm_gated",
+        "matmul_few8x1_residual",
+        "matmul_few8x2_residual",
+        "matmul_few16x1_residual",
+        "matmul_few16x2_residual"
     ),
     source!(
         "matmul_many",
@@ -64,6 +71,17 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_split_residual",
         "norm_scales"
     ),
+    source!(
+        "matmul_wide",
+        "matmul_wide_one_64",
+        "matmul_wide_one_128",
+        "matmul_wide_one_256",
+        "matmul_wide_loop_64",
+        "matmul_wide_loop_128",
+        "matmul_wide_loop_192",
+        "matmul_wide_split_64",
+        "matmul_wide_split_128"
+    ),
     source!("rope", "rope_64", "rope_128"),
     source!("rows", "patch_pages", "lay_step", "accept", "gather_rows"),
     source!("sample", "sample"),
@@ -73,8 +91,10 @@ const HEADERS: &[(&str, &str)] = &[
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
+    ("rope.cuh", include_str!("../../cu/rope.cuh")),
     ("rows.cuh", include_str!("../../cu/rows.cuh")),
     ("sample.cuh", include_str!("../../cu/sample.cuh")),
+    ("wgmma.cuh", include_str!("../../cu/wgmma.cuh")),
 ];
 
 /// Whether any image was made when the crate was built.
