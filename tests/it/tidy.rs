@@ -26,6 +26,7 @@ const WORDS: &[(&str, &[&str])] = &[
             "engine/src/batch/",
             "engine/src/config",
             "engine/src/draft",
+            "engine/src/inspect.rs",
             "engine/src/lib.rs",
             "engine/src/metrics",
             "engine/src/model",

@@ -203,6 +203,11 @@ impl Engine {
         self.waiting.is_empty() && self.running.is_empty() && self.flights.is_empty()
     }
 
+    /// The requests on a lane.
+    pub fn running(&self) -> impl Iterator<Item = SeqId> {
+        self.running.all().map(|(_, it)| it.sequence.id)
+    }
+
     pub fn load(&self) -> EngineLoad {
         let sent = self.sent();
         let decoding = self.running.all().filter(|(lane, it)| it.is_decoding(sent[*lane as usize]));
