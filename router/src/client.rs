@@ -6,15 +6,19 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+use tokio_rustls::server::TlsStream;
 
 use crate::clock;
 use crate::upstream::Transport;
+
+/// How long a client that has its answer may go on sending.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// A stream that can be reset, for answers whose end nothing else can mark as wrong.
 pub trait Stream: Transport {
@@ -28,6 +32,12 @@ impl Stream for TcpStream {
     }
 }
 
+impl<S: Stream> Stream for TlsStream<S> {
+    fn reset(&mut self) {
+        self.get_mut().0.reset();
+    }
+}
+
 /// One connection of a client, shared by its socket and its requests.
 #[derive(Debug)]
 pub struct Client {
@@ -37,6 +47,7 @@ pub struct Client {
     active: AtomicU32,
     stalled: AtomicBool,
     aborted: AtomicBool,
+    lingers: AtomicBool,
 }
 
 impl Client {
@@ -47,6 +58,7 @@ impl Client {
             active: AtomicU32::new(0),
             stalled: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
         }
     }
 
@@ -58,6 +70,12 @@ impl Client {
     /// An answer ended badly: the connection must not close as if it had ended well.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Relaxed);
+    }
+
+    /// It was answered before it had sent everything: when the connection ends, what it still
+    /// sends is taken, since a reset would cost it the answer.
+    pub fn linger(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
     }
 
     /// Counts a request on this connection until the guard is dropped.
@@ -96,9 +114,13 @@ pub struct Socket<S: Stream> {
     limits: Limits,
     idle_from: Instant,
     head_from: Option<Instant>,
+    /// Something was answered since the last look at what comes in.
+    answered: bool,
     read_sleep: Option<Pin<Box<Sleep>>>,
     write_from: Option<Instant>,
     write_sleep: Option<Pin<Box<Sleep>>>,
+    /// Since when it is only taking what is still sent.
+    linger_from: Option<Instant>,
 }
 
 impl<S: Stream> Socket<S> {
@@ -109,18 +131,21 @@ impl<S: Stream> Socket<S> {
             limits,
             idle_from: now,
             head_from: None,
+            answered: false,
             read_sleep: None,
             write_from: None,
             write_sleep: None,
+            linger_from: None,
         }
     }
 
     /// Nothing came: is it taking too long?
     fn on_read_pending(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let now = clock::now();
-        if self.client.active.load(Ordering::Relaxed) != 0 {
+        if self.answered || self.client.active.load(Ordering::Relaxed) != 0 {
             self.idle_from = now;
             self.head_from = None;
+            self.answered = false;
         }
         let until = match self.head_from {
             Some(from) => from + self.limits.header,
@@ -141,11 +166,35 @@ impl<S: Stream> Socket<S> {
         Poll::Pending
     }
 
+    /// Takes what is still sent, for a short while.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut scratch = [0; 4096];
+        for _ in 0..256 {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
+                // The client has closed, or is gone: either way there is nothing to wait for.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    let until = *self.linger_from.get_or_insert_with(clock::now) + LINGER;
+                    let sleep =
+                        self.write_sleep.insert(Box::pin(tokio::time::sleep_until(until.into())));
+                    return sleep.as_mut().poll(cx).map(Ok);
+                }
+            }
+        }
+        // Others have a turn as well.
+        cx.waker().wake_by_ref();
+        let from = *self.linger_from.get_or_insert_with(clock::now);
+        if clock::now() < from + LINGER { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
     fn on_write<T>(
         &mut self,
         written: Poll<io::Result<T>>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
+        self.answered = true;
         let Some(limit) = self.limits.send_stall else { return written };
         if written.is_ready() {
             self.write_from = None;
@@ -215,7 +264,17 @@ impl<S: Stream> AsyncWrite for Socket<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let this = &mut *self;
+        if this.linger_from.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            let in_head =
+                this.client.active.load(Ordering::Relaxed) == 0 && this.head_from.is_some();
+            if !in_head && !this.client.lingers.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            this.linger_from = Some(clock::now());
+        }
+        this.poll_linger(cx)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::access::Line;
-use crate::client::Client;
+use crate::client::{Active, Client};
 use crate::clock;
 use crate::fleet::Fleet;
 use crate::fleet::lease::Lease;
@@ -18,6 +18,7 @@ pub struct Flight {
     pub lease: Lease,
     fleet: Arc<Fleet>,
     client: Arc<Client>,
+    _active: Active,
     progress: Arc<Progress>,
     arrived: Instant,
     status: Option<u16>,
@@ -44,6 +45,7 @@ impl Flight {
         Self {
             lease,
             fleet,
+            _active: client.begin(),
             client,
             progress,
             arrived,
@@ -83,6 +85,11 @@ impl Flight {
         }
         self.last_at = Some(now);
         state.note_flow(self.fleet.millis(now));
+    }
+
+    /// The client's body has been passed on to its end.
+    pub fn has_whole_request(&self) -> bool {
+        self.progress.ended.load(Ordering::Relaxed)
     }
 
     /// Says how it ended; the first word counts.
