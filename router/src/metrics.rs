@@ -263,7 +263,11 @@ impl Metrics {
                 "How often the breaker has sent an endpoint to rest",
                 &["endpoint"],
             ),
-            config_valid: b.gauge("config_valid", "0 after a reload that was refused"),
+            config_valid: {
+                let gauge = b.gauge("config_valid", "0 after a reload that was refused");
+                gauge.set(1); // The router would not have started with another.
+                gauge
+            },
             uptime: b.add(Gauge::new(name("uptime_seconds"), "Time since the start")),
             registry: b.0,
         })
