@@ -97,7 +97,6 @@ fn run(rows: &[Row], depth: u32, len_max: usize) -> Vec<Trace> {
 }
 
 #[test]
-#[ignore = "float products are not vectorised yet: it takes minutes"]
 fn text_and_kept_drafts_equal_the_reference() {
     let (rows, len_max) = golden();
     for depth in [3, 5] {
