@@ -68,6 +68,7 @@ impl<C: Connect> Shard<C> {
         if let Some(response) = self.own_path(&request) {
             return response;
         }
+        let _active = client.begin();
         let arrived = clock::now();
         self.fleet.metrics.arrived();
         let mut line = self.access.is_on().then(|| self.line(&request, &client));

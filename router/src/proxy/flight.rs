@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::access::Line;
-use crate::client::Client;
+use crate::client::{Active, Client};
 use crate::clock;
 use crate::fleet::Fleet;
 use crate::fleet::lease::Lease;
@@ -18,6 +18,8 @@ pub struct Flight {
     pub lease: Lease,
     fleet: Arc<Fleet>,
     client: Arc<Client>,
+    /// While it lives, limits on idle connections and slow heads do not apply.
+    _active: Active,
     progress: Arc<Progress>,
     arrived: Instant,
     status: Option<u16>,
@@ -44,6 +46,7 @@ impl Flight {
         Self {
             lease,
             fleet,
+            _active: client.begin(),
             client,
             progress,
             arrived,
