@@ -154,16 +154,20 @@ proptest! {
 
     #[test]
     fn the_best_score_is_merged_first(
-        unions in prop::collection::btree_set("[abc]{2,4}", 0..12),
+        unions in prop::collection::btree_set("[abcde]{2,4}", 0..30),
         order in any::<u64>(),
-        text in "[abc]{1,12}",
+        text in "[abcde]{1,12}",
     ) {
-        // Every score is different, in an order that `order` decides.
+        // A union that overlaps itself can be made at two places that exclude each other, and
+        // merges, which are pairs, cannot say that the left one comes first.
+        let overlaps = |it: &&str| (1..it.len()).any(|len| it.ends_with(&it[..len]));
         let mut unions: Vec<_> = unions.iter().map(String::as_str).collect();
+        unions.retain(|it| !overlaps(it));
+        // Every score is different, in an order that `order` decides.
         unions.sort_by_key(|it| it.bytes().fold(order, |it, byte| {
             it.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(9) ^ u64::from(byte)
         }));
-        let mut pieces = vec![("a", -1.0), ("b", -1.0), ("c", -1.0), ("▁", -1.0)];
+        let mut pieces = ["a", "b", "c", "d", "e", "▁"].map(|it| (it, -1.0)).to_vec();
         let scores = (0_u32..).map(|it| -2.0 - f64::from(it));
         pieces.extend(unions.into_iter().zip(scores));
         let mut writer = sentence_pieces(&pieces);
