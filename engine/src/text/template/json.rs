@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-use super::python::PRINTED_BYTES_MAX;
+use super::python::check_size;
 
 const INDENT_MAX: usize = 16;
 
@@ -39,6 +39,7 @@ pub(super) fn to_json(
     kwargs.assert_all_used()?;
     let style =
         || Python { separators: separators.clone(), indent, ascii, depth: 0, is_empty: true };
+    check_size(value)?;
     let text = written(value, style())?;
     if !sorted {
         return Ok(Value::from(text));
@@ -50,29 +51,13 @@ pub(super) fn to_json(
 }
 
 fn written(value: &impl Serialize, style: Python) -> std::result::Result<String, Error> {
-    let mut out = Bounded(Vec::new());
+    let mut out = Vec::new();
     let done = value.serialize(&mut Serializer::with_formatter(&mut out, style));
     let wrong = |it: &dyn std::fmt::Display| {
         Error::new(ErrorKind::InvalidOperation, format!("tojson: {it}"))
     };
     done.map_err(|it| wrong(&it))?;
-    String::from_utf8(out.0).map_err(|it| wrong(&it))
-}
-
-/// At most [`PRINTED_BYTES_MAX`] bytes.
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
-        if PRINTED_BYTES_MAX < self.0.len() + bytes.len() {
-            return Err(std::io::Error::other("too long"));
-        }
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        Ok(())
-    }
+    String::from_utf8(out).map_err(|it| wrong(&it))
 }
 
 /// How `json.dumps` lays JSON out.

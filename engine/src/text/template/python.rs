@@ -1,6 +1,6 @@
 //! What templates expect of Python and of Hugging Face beside Jinja itself.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use chrono::DateTime;
 use chrono::format::{Item, StrftimeItems};
@@ -8,10 +8,12 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::DEEP_MAX;
 use super::json::to_json;
 
-/// Of one list or mapping.
-pub(super) const PRINTED_BYTES_MAX: usize = 16 << 20;
+/// Of what is printed or written as JSON at once; an item counts as a few bytes at least.
+const PRINTED_BYTES_MAX: usize = 16 << 20;
+const ITEM_BYTES: usize = 8;
 
 /// Words of a template that refuses a conversation.
 #[derive(Debug)]
@@ -36,32 +38,40 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     environment.set_formatter(print_bounded);
 }
 
-/// Prints a value. The engine counts the text of a list only when it has been made, and a list
-/// that was doubled sixty times takes no room until then.
+/// Prints a value, lists only when they are of a size that conversations have. A list that was
+/// doubled thirty times takes no room and no fuel until somebody looks at all of it.
 fn print_bounded(
     out: &mut Output<'_>,
     state: &mut State<'_, '_>,
     value: &Value,
 ) -> Result<(), Error> {
-    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
-        return escape_formatter(out, state, value);
-    }
-    let mut text = Bounded(String::new());
-    write!(text, "{value}").map_err(|_| Error::new(ErrorKind::OutOfFuel, "a list too long"))?;
-    out.write_str(&text.0).map_err(Error::from)
+    check_size(value)?;
+    escape_formatter(out, state, value)
 }
 
-/// A text of at most [`PRINTED_BYTES_MAX`].
-struct Bounded(String);
-
-impl Write for Bounded {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if PRINTED_BYTES_MAX < self.0.len() + text.len() {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
+/// Refuses a value that is larger, or deeper, than conversations are.
+pub(super) fn check_size(value: &Value) -> Result<(), Error> {
+    if takes(value, &mut { PRINTED_BYTES_MAX }, 0) {
+        return Ok(());
     }
+    Err(Error::new(ErrorKind::OutOfFuel, "a list too long"))
+}
+
+/// Takes what `value` prints, roughly, off `left`; false when that is too much.
+fn takes(value: &Value, left: &mut usize, depth: usize) -> bool {
+    let is_map = value.kind() == ValueKind::Map;
+    let own = value.as_str().map_or(ITEM_BYTES, str::len);
+    let Some(rest) = left.checked_sub(own) else { return false };
+    *left = rest;
+    if !is_map && !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        return true;
+    }
+    let Ok(mut items) = value.try_iter() else { return true };
+    depth < DEEP_MAX
+        && items.all(|item| {
+            let held = if is_map { value.get_item(&item) } else { Ok(item) };
+            held.is_ok_and(|it| takes(&it, left, depth + 1))
+        })
 }
 
 /// The words that a template gave to `raise_exception`, when that is what happened.

@@ -134,6 +134,14 @@ fn work_is_bounded() {
          {% endfor %}",
         "{% macro f(n) %}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
     ];
+    // Sums of lists take no room before somebody looks; beyond 32 in a chain minijinja makes them.
+    let doubled = "{% set ns = namespace(l=[1]) %}\
+        {% for i in range(24) %}{% set ns.l = ns.l + ns.l %}{% endfor %}";
+    for looks in ["{{ ns.l }}", "{% set x %}{{ ns.l }}{% endset %}", "{{ [{'a': ns.l}] | tojson }}"]
+    {
+        let outcome = rendered(&format!("{doubled}{looks}"), json!([]));
+        assert_eq!(outcome, Err(TemplateError::TooMuch), "{looks}");
+    }
     for source in hostile {
         assert!(rendered(source, user(&"x".repeat(30_000))).is_err(), "{source}");
     }
