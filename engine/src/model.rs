@@ -82,8 +82,7 @@ pub struct Rope {
 ///
 /// Tensors have the names of the original checkpoints (`fc.weight`,
 /// `midlayer.self_attn.q_proj.weight`, `lm_head.weight`, ...). `lm_head.weight` is absent when the
-/// head borrows the target's, `embed_tokens.weight` (target vocabulary, hidden) when it shares the
-/// target's embedding; a head whose hidden size is not the target's always has its own.
+/// head borrows the target's. The embedding is always the target's.
 #[derive(Clone, Debug)]
 pub struct Head {
     pub config: HeadConfig,
@@ -104,7 +103,7 @@ pub struct HeadConfig {
     pub rms_eps: f32,
     pub rope: Rope,
     /// Layers of the target whose input, the residual stream, is captured; in the order in which
-    /// `fc` expects them.
+    /// `fc` expects them. The number of layers stands for what leaves the last one.
     pub captured_layers: Vec<usize>,
     /// Whether the residual of the draft layer is the normed hidden state.
     pub norm_before_residual: bool,

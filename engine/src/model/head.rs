@@ -50,18 +50,16 @@ pub fn load_head(
     let captured = captured(&fields, &checkpoint, target, captured_layers, &mut notes);
     let captured = captured.map_err(at)?;
     if own_rows.is_none() {
-        check_borrowing(&fields, draft_vocab, target).map_err(at)?;
+        check_borrowing(draft_vocab, target).map_err(at)?;
         notes.push("no lm_head.weight in the head: it borrows the target's".to_owned());
     }
     let target_ids = target_ids(&mut checkpoint, dir, draft_vocab, target.vocab)?;
     refuse_variants(&checkpoint).map_err(at)?;
+    drop_embedding(&mut checkpoint, target, &mut notes).map_err(at)?;
     let inputs = captured.len() * target.hidden;
     let mut shapes = expected(&fields, inputs);
     if own_rows.is_some() {
         shapes.insert(LM_HEAD.to_owned(), (draft_vocab, fields.layer.hidden));
-    }
-    if rows(&checkpoint, EMBEDDING).is_some() || fields.layer.hidden != target.hidden {
-        shapes.insert(EMBEDDING.to_owned(), (target.vocab, fields.layer.hidden));
     }
     let found = checkpoint.tensors().iter().map(|(name, it)| (name.clone(), it.shape()));
     compare(&shapes, &found.collect()).map_err(at)?;
@@ -125,6 +123,13 @@ fn check_fit(fields: &HeadFields, draft_vocab: usize, target: &ModelConfig) -> R
             return Err(Fault::whole(reason));
         }
     }
+    if layer.hidden != target.hidden {
+        let reason = format_args!(
+            "{}, and the target's is {}: a head of another width is not supported",
+            layer.hidden, target.hidden
+        );
+        return Err(Fault::new("hidden size", reason));
+    }
     if draft_vocab == 0 || target.vocab < draft_vocab {
         let reason = format_args!("{draft_vocab} of {} entries", target.vocab);
         return Err(Fault::new("draft vocabulary", reason));
@@ -132,19 +137,33 @@ fn check_fit(fields: &HeadFields, draft_vocab: usize, target: &ModelConfig) -> R
     Ok(())
 }
 
-fn check_borrowing(
-    fields: &HeadFields,
-    draft_vocab: usize,
-    target: &ModelConfig,
-) -> Result<(), Fault> {
-    if draft_vocab == target.vocab && fields.layer.hidden == target.hidden {
+fn check_borrowing(draft_vocab: usize, target: &ModelConfig) -> Result<(), Fault> {
+    if draft_vocab == target.vocab {
         return Ok(());
     }
     let reason = format_args!(
-        "missing, and the target's ({}, {}) cannot stand in for ({draft_vocab}, {})",
-        target.vocab, target.hidden, fields.layer.hidden
+        "missing, and the target's has {} rows instead of {draft_vocab}",
+        target.vocab
     );
     Err(Fault::new(format_args!("tensor {LM_HEAD:?}"), reason))
+}
+
+/// Heads are trained with the target's embedding, frozen, and some ship a copy of it.
+fn drop_embedding(
+    checkpoint: &mut Checkpoint,
+    target: &ModelConfig,
+    notes: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let Some(entry) = checkpoint.tensors().get(EMBEDDING) else { return Ok(()) };
+    let (dims, wanted) = (&entry.dims, [target.vocab, target.hidden]);
+    if *dims != wanted {
+        let reason = format_args!("{dims:?} is no copy of the target's {wanted:?}");
+        return Err(Fault::new(format_args!("tensor {EMBEDDING:?}"), reason));
+    }
+    checkpoint.drop(EMBEDDING);
+    let note = "the head's embed_tokens.weight is not read: the target's embedding stands for it";
+    notes.push(note.to_owned());
+    Ok(())
 }
 
 /// The layers of the target whose input is captured, `fc` agreeing with their number.
@@ -183,7 +202,8 @@ fn captured(
     if sorted.len() != count {
         return fault("a layer comes twice: name the right ones".to_owned());
     }
-    if let Some(beyond) = sorted.iter().find(|it| target.layers <= **it) {
+    // The residual that leaves the last layer counts as the input of one more.
+    if let Some(beyond) = sorted.iter().find(|it| target.layers < **it) {
         return fault(format!("{beyond} is no layer of a target with {}", target.layers));
     }
     notes.push(format!("captured: the inputs of layers {layers:?}, counted from 0 ({said})"));

@@ -201,7 +201,8 @@ fn captured_layers_are_counted_as_their_writer_did() {
     }
     fails(&ids(json!([2, 6])), &tensors(), "fc.weight takes 3 hidden states");
     fails(&ids(json!([2, 6, 6])), &tensors(), "a layer comes twice");
-    fails(&ids(json!([2, 6, 12])), &tensors(), "12 is no layer");
+    assert_eq!(layers(&ids(json!([2, 6, 12]))), [2, 6, 12], "what leaves the last layer");
+    fails(&ids(json!([2, 6, 13])), &tensors(), "13 is no layer");
     fails(&ids(json!([2, -6, 9])), &tensors(), "not a list of counts");
     fails(&with(json!({ "num_aux_hidden_states": 4 })), &tensors(), "takes 3 hidden states");
 
@@ -265,22 +266,20 @@ fn variants_that_are_not_supported_are_named() {
     fails(&silent, &tensors(), "\"norm_before_residual\": missing");
 }
 
-/// A head narrower than its target (as that of Llama 3.3 70B) has an embedding of its own.
+/// Some ship a copy of the target's embedding; one of another width would need its own.
 #[test]
-fn a_narrow_head_needs_its_own_embedding() {
-    let wide = ModelConfig { hidden: 16, ..target() };
-    let mut tensors = changed("fc.weight", |it| {
-        *it = Written::zeros("fc.weight", Stored::F16, &[8, 48]);
-    });
-    let dir = folder(&config(), &tensors);
-    let error = load_head(dir.path(), &wide, None).unwrap_err().to_string();
-    assert!(error.contains("\"embed_tokens.weight\" is missing"), "{error}");
+fn the_embedding_is_the_targets() {
+    let mut tensors = tensors();
     tensors.push(Written::zeros("embed_tokens.weight", Stored::F32, &[6, 8]));
-    let dir = folder(&config(), &tensors);
-    let head = load_head(dir.path(), &wide, None).unwrap().head;
-    assert_eq!(head.tensors["embed_tokens.weight"].cols, 8);
-    let odd = load_head(dir.path(), &ModelConfig { hidden: 18, ..target() }, None);
-    assert!(odd.unwrap_err().to_string().contains("not whole hidden states"));
+    let LoadedHead { head, notes } = load(&config(), &tensors).unwrap();
+    assert!(!head.tensors.contains_key("embed_tokens.weight"));
+    assert!(notes.iter().any(|it| it.contains("embed_tokens.weight")), "{notes:?}");
+    tensors.pop();
+    tensors.push(Written::zeros("embed_tokens.weight", Stored::F32, &[6, 4]));
+    fails(&config(), &tensors, "\"embed_tokens.weight\": [6, 4] is no copy");
+    let dir = folder(&config(), &self::tensors());
+    let wide = load_head(dir.path(), &ModelConfig { hidden: 24, ..target() }, None);
+    assert!(wide.unwrap_err().to_string().contains("a head of another width"));
 }
 
 /// The head that is shipped, against the sizes of its target.
