@@ -316,4 +316,4 @@ fn rotate_half_order(bytes: &[u8], outputs: usize, head_dim: usize) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
