@@ -8,9 +8,8 @@ use engine::draft::held::Held;
 use engine::draft::{Drafter, Silent};
 use kernels::cpu::Activations;
 use tests::desk::{self, Lent, Order, Setting, Written};
+use tests::golden::golden;
 use tests::pair;
-
-use crate::golden::golden;
 
 const END: u32 = 2;
 const PAGES: u32 = 256;

@@ -4,6 +4,7 @@
 use engine::batch::ids::TokenId;
 use engine::batch::sampling::Sampling;
 use kernels::cpu::Activations;
+use tests::golden::{Row, golden};
 use tests::hand::{self, Line, Share};
 use tests::pair;
 
@@ -11,40 +12,6 @@ const END: u32 = 2;
 const PAGES_EACH: u32 = 12;
 /// Two implementations may order the two likeliest tokens differently when they are this close.
 const TIE: f64 = 0.02;
-
-pub(crate) struct Row {
-    pub(crate) prompt: Vec<u32>,
-    pub(crate) output: Vec<u32>,
-    /// For each output after the first, how far the likeliest token stood above the second.
-    gaps: Vec<f64>,
-    chains: serde_json::Value,
-}
-
-impl Row {
-    /// Drafts kept in each round of a chain of `depth`.
-    fn kept(&self, depth: u32) -> Vec<u32> {
-        numbers(&self.chains[depth.to_string()]["accepted_per_round"])
-    }
-}
-
-fn numbers(value: &serde_json::Value) -> Vec<u32> {
-    let number = |it: &serde_json::Value| u32::try_from(it.as_u64().unwrap()).unwrap();
-    value.as_array().unwrap().iter().map(number).collect()
-}
-
-/// The rows, and how many tokens each may have.
-pub(crate) fn golden() -> (Vec<Row>, usize) {
-    let text = include_str!("../golden/smollm2-eagle3-float32.json");
-    let file: serde_json::Value = serde_json::from_str(text).unwrap();
-    let row = |it: &serde_json::Value| Row {
-        prompt: numbers(&it["prompt_ids"]),
-        output: numbers(&it["output_ids"]),
-        gaps: serde_json::from_value(it["top2_logit_gap"].clone()).unwrap(),
-        chains: it["chains"].clone(),
-    };
-    let rows = file["rows"].as_array().unwrap().iter().map(row).collect();
-    (rows, usize::try_from(file["max_new_tokens"].as_u64().unwrap()).unwrap())
-}
 
 /// Text of a row, and the drafts that its rounds kept, counted as the reference counts them.
 #[derive(Default)]
@@ -89,8 +56,9 @@ fn run(rows: &[Row], depth: u32, len_max: usize) -> Vec<Trace> {
             break;
         }
         let got = hand::step(&mut backend, &mut lines, &shares);
-        for (trace, got) in traces.iter_mut().zip(got).filter(|(_, got)| !got.is_empty()) {
-            trace.push(&got, 0 < round);
+        let pairs = traces.iter_mut().zip(got).filter(|(_, got)| !got.tokens.is_empty());
+        for (trace, got) in pairs {
+            trace.push(&got.tokens, 0 < round);
         }
     }
     traces

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::backend::Backend;
 use engine::batch::ids::{PageId, SeqId, TokenId};
-use engine::batch::plan::{Entry, StepChoices, StepPlan};
+use engine::batch::plan::{Entry, StepChoices, StepPlan, TokenLogprobs};
 use engine::batch::sampling::Sampling;
 
 /// A sequence with pages enough for its whole life.
@@ -68,8 +68,15 @@ impl Line {
     }
 }
 
-/// One step over the lines. Gives, for each, the tokens that it got.
-pub fn step(backend: &mut dyn Backend, lines: &mut [Line], shares: &[Share]) -> Vec<Vec<TokenId>> {
+/// What a line got in a step.
+#[derive(Clone, Debug, Default)]
+pub struct Got {
+    pub tokens: Vec<TokenId>,
+    pub logprobs: Vec<TokenLogprobs>,
+}
+
+/// One step over the lines.
+pub fn step(backend: &mut dyn Backend, lines: &mut [Line], shares: &[Share]) -> Vec<Got> {
     let mut plan = StepPlan::default();
     let busy = |share: &Share| 0 < share.fed_max;
     for (line, &share) in lines.iter().zip(shares).filter(|(_, share)| busy(share)) {
@@ -78,19 +85,20 @@ pub fn step(backend: &mut dyn Backend, lines: &mut [Line], shares: &[Share]) -> 
     let mut choices = StepChoices::default();
     backend.submit(&plan).expect("the plan is within the shape");
     backend.collect(&mut choices).expect("a step was submitted");
-    let mut tokens = choices.tokens.as_slice();
+    let (mut tokens, mut logprobs) = (choices.tokens.as_slice(), choices.logprobs.as_slice());
     let mut entries = plan.entries.iter().zip(&choices.counts);
-    let mut got = vec![Vec::new(); lines.len()];
+    let mut got = vec![Got::default(); lines.len()];
     let pairs = lines.iter_mut().zip(&mut got).zip(shares);
     for ((line, got), _) in pairs.filter(|(_, share)| busy(share)) {
         let (entry, &count) = entries.next().expect("one count for each entry");
-        let (chosen, left) = tokens.split_at(count as usize);
-        tokens = left;
+        let chosen = tokens.split_off(..count as usize).expect("as many as counted");
+        let reported = if line.sampling.logprobs.is_some() { chosen.len() } else { 0 };
+        let reported = logprobs.split_off(..reported).expect("one for each token");
         let kept = u32::try_from(chosen.len().saturating_sub(1)).expect("few drafts");
         line.computed += entry.fed + kept;
         line.tokens.extend_from_slice(chosen);
-        got.extend_from_slice(chosen);
+        *got = Got { tokens: chosen.to_vec(), logprobs: reported.to_vec() };
     }
-    assert!(tokens.is_empty(), "more tokens than counted");
+    assert!(tokens.is_empty() && logprobs.is_empty(), "more than counted");
     got
 }
