@@ -9,17 +9,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Clock;
 use crate::sample::{Outcome, Sample};
-
-/// Where requests go.
-#[derive(Clone, Debug)]
-pub struct Target {
-    pub name: String,
-    /// Base address, without a path.
-    pub url: String,
-    pub model: String,
-    /// Sent with every request, for example `x-crossover-target`.
-    pub headers: Vec<(String, String)>,
-}
+pub use crate::target::Target;
 
 /// What to ask for.
 #[derive(Clone, Debug)]
@@ -42,6 +32,9 @@ pub struct Client {
 /// A stream that has told nothing for this long is broken.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
+/// For questions that are answered at once.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
 /// An event longer than this is not one of ours.
 const EVENT_BYTES_MAX: usize = 1 << 20;
 
@@ -60,6 +53,16 @@ impl Client {
 
     pub fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// The name of the first model that the target serves.
+    pub async fn model(&self, target: &Target) -> Result<String, String> {
+        let url = format!("{}/v1/models", target.url);
+        let fail = |error: reqwest::Error| format!("{url}: {}", error.without_url());
+        let answer = self.http.get(&url).timeout(ANSWER_MAX).send().await.map_err(fail)?;
+        let models: Value = answer.json().await.map_err(fail)?;
+        let name = models["data"][0]["id"].as_str();
+        Ok(name.ok_or_else(|| format!("{url} names no model"))?.to_owned())
     }
 
     /// Runs one request to its end. Never fails: what went wrong is in the sample.

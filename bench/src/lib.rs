@@ -2,11 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arrivals;
+pub mod calibrate;
+pub mod calibration;
 pub mod client;
 pub mod clock;
+pub mod lengths;
 pub mod load;
 pub mod prompts;
 pub mod report;
 pub mod sample;
+pub mod simulate;
 pub mod stats;
 pub mod sweep;
+pub mod target;

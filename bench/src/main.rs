@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use bench::sweep;
+use bench::{calibrate, simulate, sweep};
 use clap::{Parser, Subcommand};
 
 /// Measures a pair of engines and the router in front of them.
@@ -19,12 +19,18 @@ struct Args {
 enum Command {
     /// Climbs a ladder of concurrencies against one or several endpoints, interleaved.
     Sweep(sweep::Args),
+    /// Finds where the two instances of a pair cross, and writes the calibration file.
+    Calibrate(calibrate::Args),
+    /// Compares policies and partitions without a machine, from measured curves.
+    Simulate(simulate::Args),
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Sweep(args) => sweep::run(args).await,
+        Command::Calibrate(args) => calibrate::run(&args).await,
+        Command::Simulate(args) => simulate::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

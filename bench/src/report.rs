@@ -7,7 +7,7 @@ use std::path::Path;
 use std::collections::BTreeMap;
 
 use crate::client::Target;
-use crate::load::closed::Run;
+use crate::load::Run;
 use crate::sample::{Outcome, Sample};
 use crate::stats;
 

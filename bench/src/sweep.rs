@@ -1,20 +1,20 @@
 //! Climbs a ladder of concurrencies against several targets in one run, round after round.
 
-use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::client::{Ask, Client, Target};
 use crate::clock::Clock;
-use crate::load::closed::{Closed, Run};
+use crate::load::Run;
+use crate::load::closed::Closed;
 use crate::prompts::{self, Set};
 use crate::report::{self, Cell};
+use crate::target;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// NAME=URL, or NAME=URL@ROLE to ask a router for a role; may be given several times.
-    #[arg(long = "target", required = true, value_parser = parse_target)]
+    #[arg(long = "target", required = true, value_parser = target::parse)]
     pub targets: Vec<Target>,
     /// Requests in flight, in the order measured.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16")]
@@ -47,58 +47,9 @@ pub struct Args {
     pub allow_remote: bool,
 }
 
-/// Why a sweep did not run.
-#[derive(Debug)]
-pub enum SweepError {
-    /// Load is for one's own machine unless the operator says otherwise.
-    Remote(String),
-    /// A file could not be written.
-    Write(PathBuf, std::io::Error),
-}
-
-impl fmt::Display for SweepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Remote(url) => {
-                write!(
-                    f,
-                    "{url} is not on this machine; pass --allow-remote to load it all the same"
-                )
-            }
-            Self::Write(path, error) => write!(f, "cannot write {}: {error}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for SweepError {}
-
-fn parse_target(text: &str) -> Result<Target, String> {
-    let (name, rest) = text.split_once('=').ok_or("a target is NAME=URL or NAME=URL@ROLE")?;
-    let (url, role) = match rest.rsplit_once('@') {
-        Some((url, role)) => (url, Some(role)),
-        None => (rest, None),
-    };
-    let url = reqwest::Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
-    let header = |role: &str| ("x-crossover-target".to_owned(), role.to_owned());
-    Ok(Target {
-        name: name.to_owned(),
-        url: url.as_str().trim_end_matches('/').to_owned(),
-        model: String::new(),
-        headers: role.map(header).into_iter().collect(),
-    })
-}
-
-fn is_local(url: &str) -> bool {
-    let Ok(url) = reqwest::Url::parse(url) else { return false };
-    let host = url.host_str().unwrap_or("").trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
-}
-
 /// Runs the sweep, prints its table and keeps its lines.
-pub async fn run(args: Args) -> Result<(), SweepError> {
-    if let Some(remote) = args.targets.iter().find(|it| !args.allow_remote && !is_local(&it.url)) {
-        return Err(SweepError::Remote(remote.url.clone()));
-    }
+pub async fn run(args: Args) -> Result<(), String> {
+    args.targets.iter().try_for_each(|it| target::check(it, args.allow_remote))?;
     let client = Client::new(Clock::start());
     let mut cells: Vec<Cell> = Vec::new();
     let mut samples = Vec::new();
@@ -119,7 +70,7 @@ pub async fn run(args: Args) -> Result<(), SweepError> {
     report::show(&table);
     if let Some(folder) = &args.out {
         report::keep(folder, &table, &samples)
-            .map_err(|error| SweepError::Write(folder.clone(), error))?;
+            .map_err(|error| format!("cannot write {}: {error}", folder.display()))?;
     }
     Ok(())
 }
@@ -139,6 +90,3 @@ async fn step(client: &Client, args: &Args, target: &Target, concurrency: u32) -
     };
     closed.run(client, &target, ask).await
 }
-
-#[cfg(test)]
-mod tests;

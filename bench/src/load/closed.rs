@@ -5,35 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::task::JoinSet;
 
+use super::Run;
 use crate::client::{Ask, Client, Target};
-use crate::sample::{Outcome, Sample};
 
 /// One run of the loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Closed {
     pub concurrency: u32,
     pub requests: u32,
-}
-
-/// What the loop saw.
-#[derive(Debug)]
-pub struct Run {
-    pub samples: Vec<Sample>,
-    /// While all places were taken: from the last first request sent to the first place left empty.
-    pub full_ms: (f64, f64),
-}
-
-impl Run {
-    /// Tokens a second while all places were taken.
-    pub fn tokens_per_second(&self) -> f64 {
-        let (start, end) = self.full_ms;
-        let tokens: f64 = self.samples.iter().map(|it| it.tokens_within(start, end)).sum();
-        if start < end { tokens * 1e3 / (end - start) } else { 0.0 }
-    }
-
-    pub fn failures(&self) -> usize {
-        self.samples.iter().filter(|it| it.outcome != Outcome::Done).count()
-    }
 }
 
 impl Closed {
@@ -63,13 +42,13 @@ impl Closed {
                 }
             });
         }
-        let mut run = Run { samples: Vec::new(), full_ms: (0.0, f64::INFINITY) };
+        let mut run = Run { samples: Vec::new(), counted_ms: (0.0, f64::INFINITY) };
         while let Some(place) = places.join_next().await {
             let (samples, empty_ms) = place.expect("a place neither panics nor is cancelled");
             if let Some(first) = samples.first() {
-                run.full_ms.0 = run.full_ms.0.max(first.sent_ms);
+                run.counted_ms.0 = run.counted_ms.0.max(first.sent_ms);
             }
-            run.full_ms.1 = run.full_ms.1.min(empty_ms);
+            run.counted_ms.1 = run.counted_ms.1.min(empty_ms);
             run.samples.extend(samples);
         }
         run

@@ -1,12 +1,12 @@
-use super::{is_local, parse_target};
+use super::{check, is_local, parse};
 
 #[test]
 fn targets_are_named_addresses() {
-    let target = parse_target("spec=http://127.0.0.1:8000/@speculative").unwrap();
+    let target = parse("spec=http://127.0.0.1:8000/@speculative").unwrap();
     assert_eq!((target.name.as_str(), target.url.as_str()), ("spec", "http://127.0.0.1:8000"));
     assert_eq!(target.headers, [("x-crossover-target".to_owned(), "speculative".to_owned())]);
-    assert!(parse_target("http://127.0.0.1:8000").is_err());
-    assert!(parse_target("a=nonsense").is_err());
+    assert!(parse("http://127.0.0.1:8000").is_err());
+    assert!(parse("a=nonsense").is_err());
 }
 
 #[test]
@@ -17,4 +17,11 @@ fn only_this_machine_is_local() {
     assert!(!is_local("http://10.0.0.1"));
     assert!(!is_local("http://127.0.0.1.example.org"));
     assert!(!is_local("nonsense"));
+}
+
+#[test]
+fn remote_targets_need_a_word() {
+    let target = parse("a=http://10.0.0.1").unwrap();
+    assert!(check(&target, false).unwrap_err().contains("--allow-remote"));
+    assert!(check(&target, true).is_ok());
 }

@@ -1,0 +1,172 @@
+//! Finds the crossover of a pair and writes the file that router and engine read.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use router::config::Role;
+
+use crate::calibration::{File, Key};
+use crate::client::{Ask, Client, Target};
+use crate::clock::{self, Clock};
+use crate::load::closed::Closed;
+use crate::prompts::{self, Set};
+use crate::report;
+use crate::target;
+
+pub mod confidence;
+pub mod search;
+
+use search::{Measure, Rules, Search, usual_ladder};
+
+/// Which pair, and how well to look.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The instance that speculates.
+    #[arg(long, default_value = "http://127.0.0.1:8101")]
+    pub speculative: String,
+    /// The instance that does not.
+    #[arg(long, default_value = "http://127.0.0.1:8102")]
+    pub throughput: String,
+    /// The file to write; one that is there and still right is left as it is.
+    #[arg(long, default_value = "calibration.json")]
+    pub out: PathBuf,
+    /// Measure anew even when the file that is there is still right.
+    #[arg(long)]
+    pub again: bool,
+    /// Part of the key: how weights are stored.
+    #[arg(long, default_value = "")]
+    pub quantisation: String,
+    /// Part of the key: what one instance has.
+    #[arg(long, default_value = "")]
+    pub device: String,
+    /// The most requests in flight on one instance to look at.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub in_flight_max: u32,
+    /// Runs of each instance at one load: at least these many,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=100))]
+    pub repeats_min: u32,
+    /// and at most these, while it is not sure which is faster.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(2..=100))]
+    pub repeats_max: u32,
+    /// When it is sure: a chance between 0.5 and 1.
+    #[arg(long, default_value_t = 0.95)]
+    pub sure: f64,
+    /// Requests of one run: this many times what is in flight, and at least `--requests-min`.
+    #[arg(long, default_value_t = 3)]
+    pub requests_each: u32,
+    #[arg(long, default_value_t = 6)]
+    pub requests_min: u32,
+    #[arg(long, value_enum, default_value = "chat")]
+    pub prompts: Set,
+    /// Tokens of each answer.
+    #[arg(long, default_value_t = 64)]
+    pub tokens: u32,
+    /// Allow instances that are not on this machine.
+    #[arg(long)]
+    pub allow_remote: bool,
+}
+
+/// Measures, writes and says what was found.
+pub async fn run(args: &Args) -> Result<(), String> {
+    let mut pair = Pair::connect(args).await?;
+    let key = Key {
+        model: pair.targets[0].model.clone(),
+        quantisation: args.quantisation.clone(),
+        device: args.device.clone(),
+    };
+    let rules = Rules {
+        ladder: usual_ladder(args.in_flight_max),
+        repeats_min: args.repeats_min,
+        repeats_max: args.repeats_max.max(args.repeats_min),
+        sure: args.sure.clamp(0.5, 1.0),
+    };
+    if !args.again
+        && let Some(high) = standing(&args.out, &key)
+    {
+        let mut search = Search::new(&mut pair, rules.clone());
+        if search.confirms(high).await? {
+            let at = args.out.display();
+            report::show(&format!(
+                "{at} still stands: threshold {high} ({} runs); --again measures anew.",
+                search.runs()
+            ));
+            return Ok(());
+        }
+    }
+    let mut search = Search::new(&mut pair, rules);
+    let crossing = search.run().await?;
+    let file = File { key, measured: clock::utc(), ..search.file(crossing) };
+    let written = std::fs::write(&args.out, file.text());
+    written.map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
+    report::show(&search.sentence(crossing));
+    Ok(())
+}
+
+/// The threshold of a file that was made for the same key.
+fn standing(path: &Path, key: &Key) -> Option<u32> {
+    let file: File = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+    file.read_by_router().ok()?;
+    (file.key == *key).then_some(file.threshold?.high)
+}
+
+/// Two running instances.
+struct Pair {
+    client: Client,
+    targets: [Target; 2],
+    args: Args,
+    /// Prompts used so far; an instance sees none twice, and both see the same.
+    prompts: [u32; 2],
+}
+
+impl Pair {
+    async fn connect(args: &Args) -> Result<Self, String> {
+        let client = Client::new(Clock::start());
+        let mut targets = Vec::new();
+        for (role, url) in Role::ALL.into_iter().zip([&args.speculative, &args.throughput]) {
+            let mut target = target::parse(&format!("{}={url}", role.label()))?;
+            target::check(&target, args.allow_remote)?;
+            target.model = client.model(&target).await?;
+            targets.push(target);
+        }
+        let targets: [Target; 2] = targets.try_into().expect("there are two roles");
+        if targets[0].model != targets[1].model {
+            let mut why = String::from("the instances serve different models:");
+            for target in &targets {
+                write!(why, " {:?}", target.model).expect("a string takes all");
+            }
+            return Err(why);
+        }
+        Ok(Self { client, targets, args: args.clone(), prompts: [0, 0] })
+    }
+}
+
+impl Measure for &mut Pair {
+    async fn total(&mut self, role: Role, in_flight: u32) -> Result<f64, String> {
+        let at = usize::from(role == Role::Throughput);
+        let requests = (in_flight * self.args.requests_each).max(self.args.requests_min);
+        let first = self.prompts[at];
+        self.prompts[at] += requests;
+        let (set, tokens_max) = (self.args.prompts, self.args.tokens);
+        let ask = move |index| Ask {
+            prompt: first + index,
+            text: prompts::prompt(set, first + index),
+            tokens_max,
+            temperature: 0.0,
+            seed: u64::from(first + index),
+            ignore_eos: true,
+        };
+        let closed = Closed { concurrency: in_flight, requests };
+        let run = closed.run(&self.client, &self.targets[at], ask).await;
+        report::progress(0, &self.targets[at], in_flight, &run);
+        match run.failures() {
+            0 => Ok(run.tokens_per_second()),
+            failed => Err(format!(
+                "{} failed {failed} of {requests} requests with {in_flight} in flight",
+                role.label()
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
