@@ -46,8 +46,8 @@ pub struct Args {
     /// A closed loop that swings: LOW-HIGH@HERTZ clients of each pair; may be given several times
     #[arg(long, value_parser = parse_swing)]
     pub swing: Vec<(u32, u32, f64)>,
-    /// An open loop: poisson:RATE, bursts:RATExSIZE, square:LOW-HIGH@HERTZ, daily:MEAN or trace:FILE,
-    /// rates for each pair; may be given several times
+    /// An open loop: poisson:RATE, bursts:RATExSIZE, square:LOW-HIGH@HERTZ, daily:MEAN or
+    /// trace:FILE, rates for each pair; may be given several times
     #[arg(long)]
     pub arrivals: Vec<Shape>,
     /// Pairs in the system.

@@ -10,7 +10,9 @@ use crate::clock::Clock;
 use crate::sample::Outcome;
 use crate::target;
 
-const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+const ANSWER: &str = "HTTP/1.1 200 OK\r\n\
+    content-type: text/event-stream\r\n\
+    connection: close\r\n\r\n\
     data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n\
     data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n\
     data: [DONE]\n\n";
