@@ -5,7 +5,7 @@
 // and both kernels use the same operations in the same order, so the result for a row does not
 // depend on which kernel made it, beside which rows or on how many blocks.
 #pragma once
-#include "base.cuh"
+#include "rope.cuh"
 
 #define KEYS 64     // of a tile
 #define CHUNK 256   // keys that are softmaxed in one go
@@ -13,20 +13,13 @@
 
 // One attention over pages. By value; `ops/attend.rs` has its twin.
 struct Attend {
-  const bf16* q;         // (rows, heads head_dim)
-  const bf16* layer;     // the pages' memory of this layer, see rope.cu
-  const u32* pages;      // (lanes, pages_max)
-  const i32* positions;  // of each row; negative: the row does not exist
-  const u32* lanes;      // of each row
+  Rope rope;
   const uint2* spans;    // first row and number of rows, for each sequence or block of one
-  bf16* out;             // (rows, heads head_dim)
+  bf16* out;             // (rows, heads head_dim) in blocks
   float* parts;          // scratch of attend_few: chunks that wait to be merged
   u32* arrivals;         // scratch of attend_few, zero between launches
-  int kv_heads;
   int group;             // query heads for each kv head
-  int pages_max;
   int chunks_max;
-  int first_key;         // keys before this do not exist
   float scale_log2;      // log2(e) / sqrt(head_dim)
 };
 
@@ -63,7 +56,7 @@ DEV float divide(float sum, float weights) {
   return weights == 0.0f ? 0.0f : __fdiv_rn(sum, weights);
 }
 
-// Keys or values of a tile to shared memory, `threads` threads, zeros beyond `end`.
+// Keys or values of a tile to shared memory, zeros from `end` on.
 template <int HEAD, int THREADS>
 DEV void copy_keys(bf16* to, const Attend& p, const u32* pages, int kv_head, int is_v, int key0,
                    int end) {
@@ -71,9 +64,15 @@ DEV void copy_keys(bf16* to, const Attend& p, const u32* pages, int kv_head, int
   for (int i = threadIdx.x; i < KEYS * (HEAD / 8); i += THREADS) {
     int row = i / (HEAD / 8), chunk = i % (HEAD / 8), key = key0 + row;
     bool take = key < end;
-    size_t line = 0;
-    if (take) line = ((size_t)pages[key / PAGE] * 2 + is_v) * p.kv_heads + kv_head;
-    copy_async(chunk_at<HEAD>(to, row, chunk),
-               p.layer + (line * PAGE + key % PAGE) * HEAD + chunk * 8, take);
+    u32 page = take ? pages[key / PAGE] : 0;
+    size_t slot = slot_of(p.rope, page, is_v, kv_head, key, HEAD);
+    copy_async(chunk_at<HEAD>(to, row, chunk), p.rope.layer + slot + chunk * 8, take);
   }
+}
+
+// Where the out value of a packed row (row, query head of the group) stands.
+template <int HEAD>
+DEV bf16* out_of(const Attend& p, int first, int kv_head, int packed, int at) {
+  int row = first + packed / p.group, head = kv_head * p.group + packed % p.group;
+  return p.out + block_place(row, head * HEAD + at, p.rope.heads * HEAD);
 }

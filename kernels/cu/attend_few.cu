@@ -1,11 +1,15 @@
 // Attention of a few rows of each sequence over its pages: each page is read once for all of them.
 //
-// The rows and query heads that share a kv head fill the tensor cores' 16-row side. A block takes
-// some chunks of one sequence and kv head: its four warps share a tile, 16 keys of scores each and
-// then a quarter of head_dim each. Where several blocks share a sequence, the last one merges.
+// Queries, and the rows' own keys and values, come straight from the product before and are turned
+// here; the keys and values also go to their pages. Older ones are fetched before that product
+// ends. The rows and query heads that share a kv head fill the tensor cores' 16-row side. A block
+// takes some chunks of one sequence and kv head: its four warps share a tile, 16 keys of scores
+// each and then a quarter of head_dim each. Where several blocks share a sequence, the last one
+// merges.
 #include "attend.cuh"
 
 #define THREADS 128
+#define ROWS_MAX 8   // of a sequence
 
 template <int HEAD> struct Stages { static const int COUNT = HEAD == 128 ? 2 : 3; };
 
@@ -14,6 +18,7 @@ struct Shared {
   bf16 k[Stages<HEAD>::COUNT][KEYS * HEAD];
   bf16 v[Stages<HEAD>::COUNT][KEYS * HEAD];
   bf16 q[TILES * 16 * HEAD];
+  bf16 own[2][ROWS_MAX * HEAD];        // keys and values of the rows themselves
   bf16 weights[TILES * 16 * KEYS];
   float most[4][TILES * 16];
   int ends[TILES * 16];
@@ -108,7 +113,7 @@ DEV void weigh(float (&scores)[TILES][2][4], Part<HEAD, TILES>& part, Shared<HEA
       for (int i = 0; i < 4; ++i) {
         int key = key0 + warp * 16 + i / 2 * 8 + lane % 4 * 2 + i % 2;
         float& value = scores[tile][i / 2][half * 2 + i % 2];
-        if (key < p.first_key || end <= key) value = NEGATIVE_INFINITY;
+        if (key < p.rope.behind || end <= key) value = NEGATIVE_INFINITY;
         most = fmaxf(most, value);
       }
       most = fmaxf(most, __shfl_xor_sync(FULL, most, 1));
@@ -165,35 +170,63 @@ DEV void add_values(Part<HEAD, TILES>& part, Shared<HEAD, TILES>& s, int stage) 
   }
 }
 
-// The queries that share this kv head: packed row i is row i / group, head i % group.
-template <int HEAD, int TILES>
-DEV void load_queries(Shared<HEAD, TILES>& s, const Attend& p, uint2 span, int kv_head) {
-  for (int i = threadIdx.x; i < TILES * 16 * (HEAD / 8); i += THREADS) {
-    int row = i / (HEAD / 8), chunk = i % (HEAD / 8);
-    bool take = row < span.y * p.group;
-    size_t line = 0;
-    if (take) {
-      line = (size_t)(span.x + row / p.group) * p.kv_heads * p.group;
-      line += kv_head * p.group + row % p.group;
-    }
-    copy_async(chunk_at<HEAD>(s.q, row, chunk), p.q + line * HEAD + chunk * 8, take);
+// Turns the queries that share this kv head (packed row i is row i / group, head i % group), and
+// the rows' own keys and values. `keeps(position)`: whether this block puts them to their page.
+template <int HEAD, int TILES, class Keeps>
+DEV void turn_rows(Shared<HEAD, TILES>& s, const Attend& p, uint2 span, int kv_head, Keeps keeps) {
+  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  const int heads = p.group + 2, queries = span.y * p.group;
+  for (int i = warp; i < TILES * 16; i += THREADS / WARP) {
+    if (i < queries) continue;   // unused packed rows are zeros
+    for (int at = lane; at < HEAD / 2; at += WARP) ((u32*)(s.q + i * HEAD))[at] = 0;
   }
-  copies_commit();
+  for (int i = warp; i < span.y * heads; i += THREADS / WARP) {
+    int at = i / heads, within = i % heads, row = span.x + at;
+    int position = p.rope.positions[row];
+    int head = kv_head * p.group + within;
+    if (p.group <= within) head = p.rope.heads + (within - p.group) * p.rope.kv_heads + kv_head;
+    Head<HEAD / 64> turned = {};
+    if (p.rope.behind <= position) turned = turned_head<HEAD / 64>(p.rope, row, position, head);
+    if (within < p.group) {
+      int packed = at * p.group + within;
+#pragma unroll
+      for (int pair = 0; pair < HEAD / 64; ++pair) {
+        int low = pair * WARP + lane, high = low + HEAD / 2;
+        *(chunk_at<HEAD>(s.q, packed, low / 8) + low % 8) = to_bf16(turned.low[pair]);
+        *(chunk_at<HEAD>(s.q, packed, high / 8) + high % 8) = to_bf16(turned.high[pair]);
+      }
+      continue;
+    }
+    int is_v = within - p.group;
+    turned.store(s.own[is_v] + at * HEAD);
+    if (position < p.rope.behind || !keeps(position)) continue;
+    u32 page = p.rope.pages[(size_t)p.rope.lanes[row] * p.rope.pages_max + position / PAGE];
+    turned.store(p.rope.layer + slot_of(p.rope, page, is_v, kv_head, position, HEAD));
+  }
+}
+
+// Puts the rows' own keys and values that fall into the tile at `key0` into it.
+template <int HEAD, int TILES>
+DEV void patch_tile(Shared<HEAD, TILES>& s, int stage, int start, int rows, int key0) {
+  for (int i = threadIdx.x; i < rows * (HEAD / 8); i += THREADS) {
+    int row = i / (HEAD / 8), chunk = i % (HEAD / 8), place = start + row - key0;
+    if (place < 0 || KEYS <= place) continue;
+    *(uint4*)chunk_at<HEAD>(s.k[stage], place, chunk) = ((uint4*)(s.own[0] + row * HEAD))[chunk];
+    *(uint4*)chunk_at<HEAD>(s.v[stage], place, chunk) = ((uint4*)(s.own[1] + row * HEAD))[chunk];
+  }
 }
 
 template <int HEAD>
 DEV void store_row(const Attend& p, uint2 span, int kv_head, int row, int at, float low,
                    float high) {
   if (row >= span.y * p.group) return;
-  size_t line = (size_t)(span.x + row / p.group) * p.kv_heads * p.group;
-  line += kv_head * p.group + row % p.group;
-  *(u32*)(p.out + line * HEAD + at) = pack_bf16(low, high);
+  *(u32*)out_of<HEAD>(p, span.x, kv_head, row, at) = pack_bf16(low, high);
 }
 
 // A chunk that another block will merge: for each row sums, then their weight and maximum.
 template <int HEAD, int TILES>
 DEV float* part_of(const Attend& p, int kv_head, int chunk, int row) {
-  size_t line = (size_t)(blockIdx.z * p.kv_heads + kv_head) * p.chunks_max + chunk;
+  size_t line = (size_t)(blockIdx.z * p.rope.kv_heads + kv_head) * p.chunks_max + chunk;
   return p.parts + (line * TILES * 16 + row) * (HEAD + 2);
 }
 
@@ -263,35 +296,50 @@ DEV int next_tile(int key, int keys) {
   return same_chunk ? next : key / CHUNK * CHUNK + gridDim.x * CHUNK;
 }
 
+// Copies the tile at `key` into a stage: the keys and values that were there before this step.
+template <int HEAD, int TILES>
+DEV void copy_tile(Shared<HEAD, TILES>& s, int stage, const Attend& p, const u32* pages,
+                   int kv_head, int key, int start) {
+  copy_keys<HEAD, THREADS>(s.k[stage], p, pages, kv_head, 0, key, start);
+  copy_keys<HEAD, THREADS>(s.v[stage], p, pages, kv_head, 1, key, start);
+  copies_commit();
+}
+
+// Everything before the first wait reads what earlier kernels than the last one wrote.
 // grid: (blocks a sequence, kv heads, sequences); block: 128; shared: Shared.
 template <int HEAD, int TILES>
 DEV void attend_few(const Attend& p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared<HEAD, TILES>& s = *(Shared<HEAD, TILES>*)memory;
   const int stages = Stages<HEAD>::COUNT, kv_head = blockIdx.y;
-  wait_for_previous();
-  let_next_start();
   const uint2 span = p.spans[blockIdx.z];
-  int keys = 0;
-  for (int row = 0; row < span.y; ++row) keys = max(keys, p.positions[span.x + row] + 1);
-  const int chunks = (keys + CHUNK - 1) / CHUNK;
+  int keys = 0, rows = 0;
+  for (int row = 0; row < span.y; ++row) {
+    int position = p.rope.positions[span.x + row];
+    if (0 <= position) keys = position + 1, ++rows;
+  }
+  const int start = keys - rows, chunks = (keys + CHUNK - 1) / CHUNK;
   const bool alone = gridDim.x == 1 || chunks <= 1;
-  if (chunks <= blockIdx.x) return;
-
-  const u32* pages = p.pages + (size_t)p.lanes[span.x] * p.pages_max;
-  load_queries(s, p, span, kv_head);
+  const u32* pages = p.rope.pages;
+  if (0 < rows) pages += (size_t)p.rope.lanes[span.x] * p.rope.pages_max;
   if (threadIdx.x < TILES * 16) {
     int row = threadIdx.x / p.group;
-    s.ends[threadIdx.x] = row < span.y ? p.positions[span.x + row] + 1 : 0;
+    s.ends[threadIdx.x] = row < span.y ? p.rope.positions[span.x + row] + 1 : 0;
   }
   int loaded = blockIdx.x * CHUNK;
+  if (blockIdx.x < chunks) {
 #pragma unroll
-  for (int stage = 0; stage < stages - 1; ++stage) {
-    copy_keys<HEAD, THREADS>(s.k[stage], p, pages, kv_head, 0, loaded, keys);
-    copy_keys<HEAD, THREADS>(s.v[stage], p, pages, kv_head, 1, loaded, keys);
-    copies_commit();
-    loaded = next_tile(loaded, keys);
+    for (int stage = 0; stage < stages - 1; ++stage) {
+      copy_tile(s, stage, p, pages, kv_head, loaded, start);
+      loaded = next_tile(loaded, keys);
+    }
   }
+  wait_for_previous();
+  EARLY_START();
+  if (chunks <= blockIdx.x) return;
+  turn_rows(s, p, span, kv_head, [&](int position) {
+    return position / CHUNK % gridDim.x == blockIdx.x;
+  });
   Part<HEAD, TILES> part, total;
   part.clear();
   total.clear();
@@ -299,12 +347,12 @@ DEV void attend_few(const Attend& p) {
   for (int key = blockIdx.x * CHUNK; key < keys;) {
     copies_wait<Stages<HEAD>::COUNT - 2>();
     __syncthreads();
-    int free_stage = (stage + stages - 1) % stages;
-    copy_keys<HEAD, THREADS>(s.k[free_stage], p, pages, kv_head, 0, loaded, keys);
-    copy_keys<HEAD, THREADS>(s.v[free_stage], p, pages, kv_head, 1, loaded, keys);
-    copies_commit();
+    copy_tile(s, (stage + stages - 1) % stages, p, pages, kv_head, loaded, start);
     loaded = next_tile(loaded, keys);
-
+    if (start < key + KEYS) {
+      patch_tile(s, stage, start, rows, key);
+      __syncthreads();
+    }
     float scores[TILES][2][4];
     score(scores, s, stage);
     weigh(scores, part, s, key, p);
@@ -318,6 +366,7 @@ DEV void attend_few(const Attend& p) {
     key = next;
     stage = (stage + 1) % stages;
   }
+  LATE_START();
   if (alone) {
     store_all(p, total, span, kv_head);
     return;
@@ -325,7 +374,7 @@ DEV void attend_few(const Attend& p) {
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    u32* count = p.arrivals + blockIdx.z * p.kv_heads + kv_head;
+    u32* count = p.arrivals + blockIdx.z * p.rope.kv_heads + kv_head;
     s.is_last = atomicAdd(count, 1) == min(gridDim.x, chunks) - 1;
     if (s.is_last) *count = 0;
   }
@@ -336,7 +385,7 @@ DEV void attend_few(const Attend& p) {
 }
 
 #define FEW(head, tiles)                                                               \
-  KERNEL __launch_bounds__(THREADS) attend_few_##head##_##tiles(const Attend p) {      \
+  KERNEL __launch_bounds__(THREADS, 1) attend_few_##head##_##tiles(const Attend p) {      \
     attend_few<head, tiles>(p);                                                        \
   }
 
@@ -345,4 +394,3 @@ FEW(64, 2)
 FEW(64, 4)
 FEW(128, 1)
 FEW(128, 2)
-FEW(128, 4)

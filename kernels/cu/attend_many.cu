@@ -1,7 +1,8 @@
 // Attention of a run of rows of one sequence over its pages: prompts.
 //
 // A block takes 128 packed rows (row, query head) that share a kv head; a warp takes 16 of them
-// and all of head_dim. The arithmetic is that of `attend_few`, see attend.cuh.
+// and all of head_dim. Queries, keys and values were turned by `rope`. The arithmetic is that of
+// `attend_few`, see attend.cuh.
 #include "attend.cuh"
 
 #define THREADS 256
@@ -88,7 +89,7 @@ DEV void weigh(float (&scores)[8][4], Part<HEAD>& part, const int (&ends)[2], in
     for (int i = 0; i < 16; ++i) {
       int key = key0 + i / 2 * 8 + lane % 4 * 2 + i % 2;
       float& value = scores[i / 2][half * 2 + i % 2];
-      if (key < p.first_key || ends[half] <= key) value = NEGATIVE_INFINITY;
+      if (key < p.rope.behind || ends[half] <= key) value = NEGATIVE_INFINITY;
       most = fmaxf(most, value);
     }
     most = fmaxf(most, __shfl_xor_sync(FULL, most, 1));
@@ -125,12 +126,6 @@ DEV void add_values(const float (&weights)[8][4], Part<HEAD>& part, Shared<HEAD>
   }
 }
 
-// Packed row i is row i / group of the block, head i % group of the kv head.
-DEV size_t line_of(const Attend& p, uint2 span, int kv_head, int row) {
-  return (size_t)(span.x + row / p.group) * p.kv_heads * p.group + kv_head * p.group +
-         row % p.group;
-}
-
 // grid: (blocks of rows, kv heads); block: 256; shared: Shared. span.y * group <= 128.
 template <int HEAD>
 DEV void attend_many(const Attend& p) {
@@ -140,13 +135,14 @@ DEV void attend_many(const Attend& p) {
   wait_for_previous();
   let_next_start();
   const uint2 span = p.spans[blockIdx.x];
-  const int keys = p.positions[span.x + span.y - 1] + 1, rows = span.y * p.group;
-  const u32* pages = p.pages + (size_t)p.lanes[span.x] * p.pages_max;
+  const int keys = p.rope.positions[span.x + span.y - 1] + 1, rows = span.y * p.group;
+  const u32* pages = p.rope.pages + (size_t)p.rope.lanes[span.x] * p.rope.pages_max;
   for (int i = threadIdx.x; i < 8 * 16 * (HEAD / 8); i += THREADS) {
     int row = i / (HEAD / 8), chunk = i % (HEAD / 8);
     bool take = row < rows;
-    size_t line = take ? line_of(p, span, kv_head, row) : 0;
-    copy_async(chunk_at<HEAD>(s.q, row, chunk), p.q + line * HEAD + chunk * 8, take);
+    size_t line = (size_t)(span.x + row / p.group) * p.rope.heads + kv_head * p.group;
+    size_t from = take ? (line + row % p.group) * HEAD + chunk * 8 : 0;
+    copy_async(chunk_at<HEAD>(s.q, row, chunk), p.rope.q + from, take);
   }
   copy_keys<HEAD, THREADS>(s.k[0], p, pages, kv_head, 0, 0, keys);
   copy_keys<HEAD, THREADS>(s.v[0], p, pages, kv_head, 1, 0, keys);
@@ -155,7 +151,7 @@ DEV void attend_many(const Attend& p) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     int row = warp * 16 + half * 8 + lane / 4;
-    ends[half] = row < rows ? p.positions[span.x + row / p.group] + 1 : 0;
+    ends[half] = row < rows ? p.rope.positions[span.x + row / p.group] + 1 : 0;
   }
   Part<HEAD> part, total;
   part.clear();
@@ -181,12 +177,12 @@ DEV void attend_many(const Attend& p) {
   for (int half = 0; half < 2; ++half) {
     int row = warp * 16 + half * 8 + lane / 4;
     if (rows <= row) continue;
-    bf16* out = p.out + line_of(p, span, kv_head, row) * HEAD + lane % 4 * 2;
 #pragma unroll
     for (int column = 0; column < HEAD / 8; ++column) {
       const float* pair = &total.sums[column][half * 2];
       float weights = total.weights[half * 2];
-      *(u32*)(out + column * 8) = pack_bf16(divide(pair[0], weights), divide(pair[1], weights));
+      bf16* out = out_of<HEAD>(p, span.x, kv_head, row, column * 8 + lane % 4 * 2);
+      *(u32*)out = pack_bf16(divide(pair[0], weights), divide(pair[1], weights));
     }
   }
 }

@@ -33,6 +33,12 @@ DEV u32 pack_bf16(float low, float high) {
 }
 DEV bf16 to_bf16(float v) { return (bf16)pack_bf16(v, 0.0f); }
 
+// Activations lie in blocks of 8 rows x 8 columns, 128 bytes each, block after block along the
+// columns: what the tensor cores take in one go is then one line of the cache.
+DEV size_t block_place(int row, int column, int columns) {
+  return ((size_t)(row / 8) * (columns / 8) + column / 8) * 64 + row % 8 * 8 + column % 8;
+}
+
 DEV float exp2_fast(float v) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
@@ -54,6 +60,14 @@ DEV void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+#ifdef LATE
+#define EARLY_START()
+#define LATE_START() let_next_start()
+#else
+#define EARLY_START() let_next_start()
+#define LATE_START()
+#endif
 
 // ---- sums and maxima
 

@@ -8,23 +8,20 @@ struct DraftInput {
   const float* token_norm;   // (hidden)
   const float* state_norm;   // (hidden)
   const float* rows;      // (rows, hidden): states made in this step
-  const float* by_lane;   // (lanes, hidden)
-  const float* by_page;   // (pages, hidden)
+  const float* by_page;   // (pages, hidden): states of the last tokens that stand in pages
   const u32* tokens;      // of each row
   const u32* sources;     // of each row; null: its state is in `stream` already
   float* stream;          // (rows, hidden): the state, the residual of the draft layer
-  bf16* out;              // (rows, 2 hidden)
+  bf16* out;              // (rows, 2 hidden) in blocks
   int hidden;
   int keep_normed;        // whether the residual is the normed state
   float eps;
 };
 
 DEV const float* state_of(const DraftInput& p, u32 source) {
-  size_t at = (size_t)(source & 0x3fffffffu) * p.hidden;
-  u32 place = source >> 30;
-  if (place == SOURCE_ROW) return p.rows + at;
-  if (place == SOURCE_LANE) return p.by_lane + at;
-  return place == SOURCE_PAGE ? p.by_page + at : 0;
+  if (source == SOURCE_NONE) return 0;
+  const float* from = source & SOURCE_PAGE ? p.by_page : p.rows;
+  return from + (size_t)(source & ~SOURCE_PAGE) * p.hidden;
 }
 
 DEV float2 embedding(const DraftInput& p, u32 token, int pair) {
@@ -53,15 +50,16 @@ KERNEL draft_input(const DraftInput p) {
   }
   float token_scale = rsqrtf(block_sum(token_squares, partial) / p.hidden + p.eps);
   float state_scale = rsqrtf(block_sum(state_squares, partial) / p.hidden + p.eps);
-  u32* out = (u32*)(p.out + 2 * at);
   for (int pair = threadIdx.x; pair < p.hidden / 2; pair += blockDim.x) {
     float2 e = embedding(p, token, pair);
     float2 e_norm = ((const float2*)p.token_norm)[pair];
-    out[pair] = pack_bf16(e.x * token_scale * e_norm.x, e.y * token_scale * e_norm.y);
+    *(u32*)(p.out + block_place(row, pair * 2, 2 * p.hidden)) =
+        pack_bf16(e.x * token_scale * e_norm.x, e.y * token_scale * e_norm.y);
     float2 g = state == 0 ? make_float2(0.0f, 0.0f) : ((const float2*)state)[pair];
     float2 g_norm = ((const float2*)p.state_norm)[pair];
     float2 normed = make_float2(g.x * state_scale * g_norm.x, g.y * state_scale * g_norm.y);
-    out[p.hidden / 2 + pair] = pack_bf16(normed.x, normed.y);
+    *(u32*)(p.out + block_place(row, p.hidden + pair * 2, 2 * p.hidden)) =
+        pack_bf16(normed.x, normed.y);
     ((float2*)(p.stream + at))[pair] = p.keep_normed ? normed : g;
   }
 }
@@ -88,27 +86,28 @@ KERNEL draft_guess(const Step p, const float* logits, const u32* target_ids, int
   u32 token = target_ids[at == NONE ? 0 : at];
   const u32 guess = entry.row + entry.fed + depth;
   p.tokens[guess] = token;
-  p.history[(size_t)entry.lane * p.positions_max + p.positions[guess]] = token;
+  const u32 position = p.positions[guess];
+  const u32 page = p.pages[(size_t)entry.lane * p.pages_max + position / PAGE];
+  p.page_tokens[page * PAGE + position % PAGE] = token;
   p.chain_tokens[index] = token;
   if (depth + 1 < entry.held) ++p.chain_positions[index];
   else p.chain_positions[index] = -1;
 }
 
-// Keeps what later steps start from: for each lane the state of its last row that stands, for each
-// page the state of its last token. grid: rows; block: 128.
-KERNEL keep_states(const Step p, const float* rows, float* by_lane, float* by_page, int hidden) {
+// Keeps of each page the state of the last token that stands in it: what later rows start from.
+// grid: rows; block: 128.
+KERNEL keep_states(const Step p, const float* rows, float* by_page, int hidden) {
   wait_for_previous();
   let_next_start();
   const u32 row = blockIdx.x;
   const i32 position = p.positions[row];
   if (position < 0) return;
-  const u32 lane = p.lanes[row];
-  const bool is_last = p.ends[p.row_entries[row]] == row, fills = (position + 1) % PAGE == 0;
-  const u32 page = fills ? p.pages[lane * p.pages_max + position / PAGE] : 0;
-  if (!is_last && !fills) return;
+  const u32 last = p.ends[p.row_entries[row]];
+  const bool stands = row <= last, ends_page = (position + 1) % PAGE == 0;
+  if (!stands || (row != last && !ends_page)) return;
+  const u32 page = p.pages[(size_t)p.lanes[row] * p.pages_max + position / PAGE];
   for (int i = threadIdx.x; i < hidden / 4; i += blockDim.x) {
-    float4 value = ((const float4*)(rows + (size_t)row * hidden))[i];
-    if (is_last) ((float4*)(by_lane + (size_t)lane * hidden))[i] = value;
-    if (fills) ((float4*)(by_page + (size_t)page * hidden))[i] = value;
+    const float4* from = (const float4*)(rows + (size_t)row * hidden);
+    ((float4*)(by_page + (size_t)page * hidden))[i] = from[i];
   }
 }

@@ -1,15 +1,15 @@
-// What the matrix products share: their arguments, the order of their sums, what they do at the end.
+// What the matrix products share: arguments, the order of the sums, what comes at the end.
 #pragma once
 #include "base.cuh"
 
 // One matrix product. The kernels take it by value; `ops/matmul.rs` has its twin.
 struct Matmul {
   const void* weights;   // tiles, see matmul_few.cu
-  const bf16* x;         // (rows, x_stride), the first `inputs` of each row
-  float* out;            // (rows, outputs); PLAIN only
-  bf16* out_bf16;        // the same rounded: GATED (rows, outputs / 2), RESIDUAL; PLAIN if not null
-  float* stream;         // (rows, outputs), added to; RESIDUAL only
-  bf16* captured;        // a third place for the sum, if not null; RESIDUAL only
+  const bf16* x;         // (rows, inputs) in blocks
+  float* out;            // (rows, outputs); PLAIN
+  bf16* rounded;         // in blocks: GATED (rows, outputs / 2), RESIDUAL (rows, outputs)
+  float* stream;         // (rows, outputs), added to; RESIDUAL
+  bf16* captured;        // a third place for the sum, in blocks, if not null; RESIDUAL
   float* sums;           // scratch of matmul_many
   u32* arrivals;         // scratch of matmul_many, zero between launches
   const float* scales;   // of each row, for matmul_many with a norm
@@ -18,8 +18,9 @@ struct Matmul {
   int outputs;
   int tiles;             // of 16 outputs
   int slices;
-  int x_stride;
-  int captured_stride;
+  int captured_at;       // its first column
+  int captured_columns;
+  int gated;             // for matmul_wide, which is told apart from what it is given
   float eps;
 };
 
@@ -28,8 +29,8 @@ struct Matmul {
 // RESIDUAL: stream += sum
 enum Epilogue { PLAIN, GATED, RESIDUAL };
 
-// First tile of a slice of the sum over inputs: an even number.
-DEV int slice_start(int slice, int slices, int steps) { return steps / 2 * slice / slices * 2; }
+// First step of a slice of the sum over inputs: slices are cut between units of 4 steps.
+DEV int slice_start(int slice, int slices, int steps) { return steps / 4 * slice / slices * 4; }
 
 // ---- RMSNorm, its weight folded into the matrix: the scale of a row multiplies the sum.
 
@@ -58,14 +59,15 @@ DEV void store_one(const Matmul& p, int output, int row, float sum) {
   if (row >= p.rows || output >= p.outputs) return;
   size_t at = (size_t)row * p.outputs + output;
   if (EPILOGUE == PLAIN) {
-    if (p.out != 0) p.out[at] = sum;
-    if (p.out_bf16 != 0) p.out_bf16[at] = to_bf16(sum);
+    p.out[at] = sum;
   } else {
     sum = __fadd_rn(p.stream[at], sum);
     bf16 rounded = to_bf16(sum);
     p.stream[at] = sum;
-    p.out_bf16[at] = rounded;
-    if (p.captured != 0) p.captured[(size_t)row * p.captured_stride + output] = rounded;
+    p.rounded[block_place(row, output, p.outputs)] = rounded;
+    if (p.captured != 0) {
+      p.captured[block_place(row, p.captured_at + output, p.captured_columns)] = rounded;
+    }
   }
 }
 
@@ -80,7 +82,7 @@ DEV void store(const Matmul& p, int tile, int row, float4 sum, const float scale
     if (EPILOGUE == GATED) {
       int at = tile * 8 + threadIdx.x % WARP / 4, outputs = p.outputs / 2;
       if (row + i < p.rows && at < outputs) {
-        p.out_bf16[(size_t)(row + i) * outputs + at] = to_bf16(gated(low[i], high[i]));
+        p.rounded[block_place(row + i, at, outputs)] = to_bf16(gated(low[i], high[i]));
       }
     } else {
       store_one<EPILOGUE>(p, output, row + i, low[i]);

@@ -9,133 +9,146 @@
 // does not depend on how many others there are.
 #include "matmul.cuh"
 
-// Tiles in flight: a warp works on one batch while the next is on its way.
+// Steps in flight: a warp works on one batch while the next is on its way.
 #define BATCH 4
 
-template <int COLUMNS>
+// TILES of 16 outputs share what is read of COLUMNS blocks of 8 rows.
+template <int TILES, int COLUMNS>
 struct Batch {
-  uint4 a[BATCH];
+  uint4 a[BATCH][TILES];
   u32 b[BATCH][COLUMNS][2];
 };
 
-template <int COLUMNS>
-DEV void load_a(Batch<COLUMNS>& batch, const uint4* a, int step, int end) {
+template <int TILES, int COLUMNS>
+DEV void load_a(Batch<TILES, COLUMNS>& batch, const uint4* const (&a)[TILES], int step, int end) {
 #pragma unroll
-  for (int i = 0; i < BATCH; ++i) {
-    batch.a[i] = make_uint4(0, 0, 0, 0);
-    if (step + i < end) batch.a[i] = load_weights(a + (size_t)(step + i) * WARP);
-  }
+  for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+      batch.a[i][tile] = make_uint4(0, 0, 0, 0);
+      if (step + i < end) batch.a[i][tile] = load_weights(a[tile] + (size_t)(step + i) * WARP);
+    }
 }
 
-template <int COLUMNS>
-DEV void load_b(Batch<COLUMNS>& batch, const bf16* const x[COLUMNS], int step, int end) {
+// Blocks are 32 words: a lane's place in one is its number.
+template <int TILES, int COLUMNS>
+DEV void load_b(Batch<TILES, COLUMNS>& batch, const u32* x, size_t block_row, int step, int end) {
 #pragma unroll
-  for (int i = 0; i < BATCH; ++i) {
+  for (int i = 0; i < BATCH; ++i)
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column) {
       batch.b[i][column][0] = 0;
       batch.b[i][column][1] = 0;
-      if (x[column] != 0 && step + i < end) {
-        const u32* at = (const u32*)(x[column] + (step + i) * 16);
+      if (step + i < end) {
+        const u32* at = x + column * block_row + (step + i) * 64;
         batch.b[i][column][0] = at[0];
-        batch.b[i][column][1] = at[4];
+        batch.b[i][column][1] = at[32];
       }
     }
-  }
 }
 
-template <int COLUMNS, bool NORM>
-DEV void multiply(const Batch<COLUMNS>& batch, float (&sums)[COLUMNS][4],
+template <int TILES, int COLUMNS, bool NORM>
+DEV void multiply(const Batch<TILES, COLUMNS>& batch, float (&sums)[TILES][COLUMNS][4],
                   float (&squares)[COLUMNS]) {
 #pragma unroll
-  for (int i = 0; i < BATCH; ++i) {
-    u32 a[4] = {batch.a[i].x, batch.a[i].y, batch.a[i].z, batch.a[i].w};
+  for (int i = 0; i < BATCH; ++i)
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column) {
       u32 b0 = batch.b[i][column][0], b1 = batch.b[i][column][1];
       if (NORM) squares[column] = add_squares(squares[column], b0, b1);
-      mma(sums[column], a, b0, b1);
+#pragma unroll
+      for (int tile = 0; tile < TILES; ++tile) {
+        uint4 words = batch.a[i][tile];
+        u32 a[4] = {words.x, words.y, words.z, words.w};
+        mma(sums[tile][column], a, b0, b1);
+      }
     }
-  }
 }
 
-// grid: (tiles of outputs / (warps / slices)); block: 256. A warp is (tile, slice).
-template <int COLUMNS, bool NORM, int EPILOGUE>
+// grid: tiles of outputs / (TILES * warps / slices); block: 256. A warp is (tiles, slice).
+template <int TILES, int COLUMNS, bool NORM, int EPILOGUE>
 DEV void matmul_few(const Matmul& p) {
-  __shared__ float4 partial[8][COLUMNS][WARP];
+  __shared__ float4 partial[8][TILES][COLUMNS][WARP];
   __shared__ float partial_squares[8][COLUMNS][8];
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const int slice = warp % p.slices, first_warp = warp - slice;
-  const int tile = blockIdx.x * (8 / p.slices) + warp / p.slices;
-  const bool in_range = tile < p.tiles;
+  const int tile = (blockIdx.x * (8 / p.slices) + warp / p.slices) * TILES;
   const int steps = p.inputs / 16;
-  int step = in_range ? slice_start(slice, p.slices, steps) : 0;
-  const int end = in_range ? slice_start(slice + 1, p.slices, steps) : 0;
-  const uint4* a = (const uint4*)p.weights + (size_t)(in_range ? tile : 0) * steps * WARP + lane;
-
-  Batch<COLUMNS> now, next;
-  load_a(now, a, step, end);
-  load_a(next, a, step + BATCH, end);
-  wait_for_previous();
-  let_next_start();
-
-  const bf16* x[COLUMNS];
+  const int start = slice_start(slice, p.slices, steps);
+  const int end = tile < p.tiles ? slice_start(slice + 1, p.slices, steps) : start;
+  const uint4* a[TILES];
 #pragma unroll
-  for (int column = 0; column < COLUMNS; ++column) {
-    int row = column * 8 + lane / 4;
-    x[column] = row < p.rows ? p.x + (size_t)row * p.x_stride + lane % 4 * 2 : 0;
+  for (int i = 0; i < TILES; ++i) {
+    a[i] = (const uint4*)p.weights + (size_t)min(tile + i, p.tiles - 1) * steps * WARP + lane;
   }
-  float sums[COLUMNS][4] = {}, squares[COLUMNS] = {};
-  load_b(now, x, step, end);
-  for (; step < end; step += 2 * BATCH) {
-    load_b(next, x, step + BATCH, end);
-    multiply<COLUMNS, NORM>(now, sums, squares);
+  Batch<TILES, COLUMNS> now, next;
+  load_a(now, a, start, end);
+  load_a(next, a, start + BATCH, end);
+  wait_for_previous();
+  EARLY_START();
+
+  const u32* x = (const u32*)p.x + lane;
+  const size_t block_row = p.inputs / 8 * 32;
+  float sums[TILES][COLUMNS][4] = {}, squares[COLUMNS] = {};
+  load_b(now, x, block_row, start, end);
+  for (int step = start; step < end; step += 2 * BATCH) {
+    load_b(next, x, block_row, step + BATCH, end);
+    multiply<TILES, COLUMNS, NORM>(now, sums, squares);
     load_a(now, a, step + 2 * BATCH, end);
-    load_b(now, x, step + 2 * BATCH, end);
-    multiply<COLUMNS, NORM>(next, sums, squares);
+    load_b(now, x, block_row, step + 2 * BATCH, end);
+    multiply<TILES, COLUMNS, NORM>(next, sums, squares);
     load_a(next, a, step + 3 * BATCH, end);
   }
+  LATE_START();
 
 #pragma unroll
   for (int column = 0; column < COLUMNS; ++column) {
-    partial[warp][column][lane] = *(float4*)sums[column];
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+      partial[warp][i][column][lane] = *(float4*)sums[i][column];
+    }
     if (NORM) {
       float sum = sum_of_four(squares[column]);
       if (lane % 4 == 0) partial_squares[warp][column][lane / 4] = sum;
     }
   }
   __syncthreads();
-  // The slices' warps share the columns among them.
-  for (int column = slice; in_range && column < COLUMNS; column += p.slices) {
+  // The slices' warps share the finished tiles among them.
+  for (int part = slice; part < TILES * COLUMNS; part += p.slices) {
+    int column = part % COLUMNS, i = part / COLUMNS;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (int other = 0; other < p.slices; ++other) {
-      float4 more = partial[first_warp + other][column][lane];
+      float4 more = partial[first_warp + other][i][column][lane];
       sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
     }
     float scale[2] = {1.0f, 1.0f};
     if (NORM) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int half = 0; half < 2; ++half) {
         float square = 0.0f;
         for (int other = 0; other < p.slices; ++other) {
-          square += partial_squares[first_warp + other][column][lane % 4 * 2 + i];
+          square += partial_squares[first_warp + other][column][lane % 4 * 2 + half];
         }
-        scale[i] = norm_scale(square, p.inputs, p.eps);
+        scale[half] = norm_scale(square, p.inputs, p.eps);
       }
     }
-    store<EPILOGUE>(p, tile, column * 8 + lane % 4 * 2, sum, scale);
+    if (tile + i < p.tiles) {
+      store<EPILOGUE>(p, tile + i, column * 8 + lane % 4 * 2, sum, scale);
+    }
   }
 }
 
-#define FEW(name, norm, epilogue)                                                              \
-  KERNEL __launch_bounds__(256, 2) matmul_few8_##name(const Matmul p) {                        \
-    matmul_few<1, norm, epilogue>(p);                                                          \
-  }                                                                                            \
-  KERNEL __launch_bounds__(256, 2) matmul_few16_##name(const Matmul p) {                       \
-    matmul_few<2, norm, epilogue>(p);                                                          \
+#define FEW(tiles, columns, rows, name, norm, epilogue)                                \
+  KERNEL __launch_bounds__(256, 1) matmul_few##rows##x##tiles##_##name(const Matmul p) {  \
+    matmul_few<tiles, columns, norm, epilogue>(p);                                     \
   }
+#define ALL(name, norm, epilogue)       \
+  FEW(1, 1, 8, name, norm, epilogue)    \
+  FEW(1, 2, 16, name, norm, epilogue)   \
+  FEW(2, 1, 8, name, norm, epilogue)    \
+  FEW(2, 2, 16, name, norm, epilogue)
 
-FEW(plain, false, PLAIN)
-FEW(norm_plain, true, PLAIN)
-FEW(norm_gated, true, GATED)
-FEW(residual, false, RESIDUAL)
+ALL(plain, false, PLAIN)
+ALL(norm_plain, true, PLAIN)
+ALL(norm_gated, true, GATED)
+ALL(residual, false, RESIDUAL)

@@ -12,14 +12,13 @@
 
 typedef float Sums[2][COLUMNS][4];
 
-// x[row0.., inputs of steps step..] to shared memory: rows of 128 bytes, their 16-byte chunks
-// turned by the row, so that eight rows' chunks lie in different banks.
+// x[row0.., inputs of steps step..] to shared memory: 8 blocks of 8 x 8 for each 8 rows.
 DEV void copy_x(bf16* to, const Matmul& p, int row0, int step, int end) {
-  for (int i = threadIdx.x; i < ROWS * STEPS * 2; i += 128) {
-    int row = i / (STEPS * 2), chunk = i % (STEPS * 2);
-    bool take = row0 + row < p.rows && step + chunk / 2 < end;
-    const bf16* from = take ? p.x + (size_t)(row0 + row) * p.x_stride + step * 16 + chunk * 8 : p.x;
-    copy_async(to + row * (STEPS * 16) + (chunk ^ (row & 7)) * 8, from, take);
+  for (int i = threadIdx.x; i < ROWS / 8 * STEPS * 16; i += 128) {
+    int block_row = row0 / 8 + i / (STEPS * 16), within = i % (STEPS * 16);
+    bool take = block_row * 8 < p.rows && step + within / 16 < end;
+    size_t from = take ? (size_t)block_row * (p.inputs * 8) + step * 128 + within * 8 : 0;
+    copy_async(to + i * 8, p.x + from, take);
   }
 }
 
@@ -36,9 +35,8 @@ DEV void multiply(Sums& sums, const uint4 (&a)[2][2], const bf16* x, int half) {
   const int lane = threadIdx.x % WARP;
 #pragma unroll
   for (int column = 0; column < COLUMNS; ++column) {
-    int row = column * 8 + lane % 8, chunk = half * 4 + lane / 8;
     u32 b[4];
-    load_tiles(b, x + row * (STEPS * 16) + (chunk ^ (row & 7)) * 8);
+    load_tiles(b, x + column * (STEPS * 128) + half * 256 + lane * 8);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -183,14 +181,13 @@ KERNEL norm_scales(const Matmul p, float* scales) {
   const int lane = threadIdx.x % WARP, row = blockIdx.x * 4 + threadIdx.x / WARP;
   if (row >= p.rows) return;
   const int slice = lane / 4, steps = p.inputs / 16;
-  const bf16* x = p.x + (size_t)row * p.x_stride + lane % 4 * 2;
+  const u32* x = (const u32*)(p.x + block_place(row, 0, p.inputs)) + lane % 4;
   float squares = 0.0f;
   if (slice < p.slices) {
     const int end = slice_start(slice + 1, p.slices, steps);
 #pragma unroll 4
     for (int step = slice_start(slice, p.slices, steps); step < end; ++step) {
-      const u32* at = (const u32*)(x + step * 16);
-      squares = add_squares(squares, at[0], at[4]);
+      squares = add_squares(squares, x[step * 64], x[step * 64 + 32]);
     }
   }
   squares = sum_of_four(squares);

@@ -15,11 +15,12 @@ DEV u32 start_of(const Step& p, const Entry& entry) {
   return entry.flags & CHAINED ? p.lane_lens[entry.lane] : entry.start;
 }
 
-DEV u32 source_before(const Entry& entry, u32 start) {
-  if (start == 0) return SOURCE(SOURCE_NONE, 0u);
-  if ((entry.flags & FRESH) == 0) return SOURCE(SOURCE_LANE, entry.lane);
-  if (entry.page_before == NONE) return SOURCE(SOURCE_NONE, 0u);
-  return SOURCE(SOURCE_PAGE, entry.page_before);
+DEV u32 page_of(const Step& p, u32 lane, u32 position) {
+  return p.pages[(size_t)lane * p.pages_max + position / PAGE];
+}
+
+DEV u32 source_before(const Step& p, u32 lane, u32 start) {
+  return start == 0 ? SOURCE_NONE : SOURCE_PAGE | page_of(p, lane, start - 1);
 }
 
 DEV void lay_row(const Step& p, u32 row) {
@@ -27,7 +28,7 @@ DEV void lay_row(const Step& p, u32 row) {
   p.positions[row] = -1;
   p.lanes[row] = p.scratch_lane;
   p.row_entries[row] = NONE;
-  p.sources[row] = SOURCE(SOURCE_NONE, 0u);
+  p.sources[row] = SOURCE_NONE;
   if (p.inbox[ROWS] <= row) return;
   u32 index = p.inbox[p.inbox[ROW_ENTRIES_AT] + row];
   if (index == NONE) return;
@@ -39,10 +40,10 @@ DEV void lay_row(const Step& p, u32 row) {
   else if (at < entry.fed + entry.drafts - entry.held) token = p.inbox[entry.tokens + at - chained];
   p.tokens[row] = token;
   p.positions[row] = start + at;
-  p.history[(size_t)entry.lane * p.positions_max + start + at] = token;
+  p.page_tokens[page_of(p, entry.lane, start + at) * PAGE + (start + at) % PAGE] = token;
   p.lanes[row] = entry.lane;
   p.row_entries[row] = index;
-  p.sources[row] = at == 0 ? source_before(entry, start) : SOURCE(SOURCE_ROW, row - 1);
+  p.sources[row] = at == 0 ? source_before(p, entry.lane, start) : row - 1;
 }
 
 DEV void lay_entry(const Step& p, u32 index) {
@@ -50,7 +51,7 @@ DEV void lay_entry(const Step& p, u32 index) {
   p.chain_tokens[index] = NONE;
   p.chain_positions[index] = -1;
   p.chain_lanes[index] = p.scratch_lane;
-  p.chain_sources[index] = SOURCE(SOURCE_NONE, 0u);
+  p.chain_sources[index] = SOURCE_NONE;
   p.ends[index] = NONE;
   if (p.inbox[ENTRIES] <= index) return;
   Entry entry = read_entry(p.inbox, index);
@@ -63,7 +64,7 @@ DEV void lay_entry(const Step& p, u32 index) {
   p.chain_tokens[index] = chained ? p.lane_tokens[entry.lane] : p.inbox[entry.tokens];
   p.chain_positions[index] = start;
   p.chain_lanes[index] = entry.lane;
-  p.chain_sources[index] = source_before(entry, start);
+  p.chain_sources[index] = source_before(p, entry.lane, start);
 }
 
 // Changes of page tables: (lane, place, page) each. Before `lay_step`.
@@ -114,13 +115,15 @@ KERNEL accept(const Step p, const u32* choices) {
   p.ends[index] = last + kept;
 }
 
-// out[i, :] = x[rows[i], :] in words; zeros for rows that are not there.
+// out[i, :] = x[rows[i], :], both in blocks; zeros for rows that are not there.
 // grid: choosers; block: 128.
-KERNEL gather_rows(const u32* x, const u32* rows, u32* out, int words) {
+KERNEL gather_rows(const bf16* x, const u32* rows, bf16* out, int columns) {
   wait_for_previous();
   let_next_start();
   const u32 row = rows[blockIdx.x];
-  for (int i = threadIdx.x; i < words; i += blockDim.x) {
-    out[(size_t)blockIdx.x * words + i] = row == NONE ? 0 : x[(size_t)row * words + i];
+  for (int i = threadIdx.x; i < columns / 8; i += blockDim.x) {
+    uint4 eight = make_uint4(0, 0, 0, 0);
+    if (row != NONE) eight = *(const uint4*)(x + block_place(row, i * 8, columns));
+    *(uint4*)(out + block_place(blockIdx.x, i * 8, columns)) = eight;
   }
 }

@@ -4,7 +4,6 @@
 
 #define CHAINED 1u   // starts where the lane's last entry ended, with the token that it chose
 #define CHOOSES 2u   // a token is chosen after its last own row and after each draft that is kept
-#define FRESH 4u     // the first entry of a sequence on this lane
 
 // One sequence's rows in a step: `fed` own tokens, then `drafts`, of which the last `held` are
 // made here.
@@ -18,17 +17,14 @@ struct Entry {
   u32 flags;
   u32 choice;      // its first place among the rows that choose
   u32 outputs_start;
-  u32 page_before; // where the hidden state before a fresh entry is kept, or NONE
   u32 tokens;      // where the inbox has the tokens of its rows that the host knows
   u32 wish;        // where the inbox has its sampling
 };
 
-// Where the hidden state of the token before a row is: two bits of place, then the index.
-#define SOURCE_ROW 0u
-#define SOURCE_LANE 1u
-#define SOURCE_PAGE 2u
-#define SOURCE_NONE 3u
-#define SOURCE(place, index) ((place) << 30 | (index))
+// Where the hidden state of the token before a row is: a row of this step, or what a page keeps of
+// its last token that stands.
+#define SOURCE_PAGE 0x80000000u
+#define SOURCE_NONE NONE
 
 // What stays on the device from step to step, and what a step is laid out into.
 struct Step {
@@ -37,7 +33,7 @@ struct Step {
   u32* lane_tokens;      // of each lane: the token chosen last
   u32* lane_lens;        // of each lane: rows whose keys and values stand
   u32* pages;            // (lanes, pages_max)
-  u32* history;          // (lanes, positions_max): tokens by position
+  u32* page_tokens;      // (pages, 16): the token whose row stands in each slot
   u32* tokens;           // of each row
   i32* positions;        // of each row, negative if it does not exist
   u32* lanes;            // of each row
@@ -55,10 +51,11 @@ struct Step {
   int rows_max;          // not existing, up to these
   int choosers_max;
   int pages_max;
-  int positions_max;
   int scratch_lane;      // for rows that do not exist
   int result_words;
 };
 
 // Words of the header: numbers and places in the inbox.
-enum Header { ENTRIES, ROWS, CHOOSERS, PATCHES, ENTRIES_AT, ROW_ENTRIES_AT, CHOOSERS_AT, PATCHES_AT };
+enum Header {
+  ENTRIES, ROWS, CHOOSERS, PATCHES, ENTRIES_AT, ROW_ENTRIES_AT, CHOOSERS_AT, PATCHES_AT
+};

@@ -1,9 +1,10 @@
 // choices[c] = the token that follows the row of chooser c: a function of its logits, its request
-// and its place, never of what else is in the step.
+// and its position, never of what else is in the step.
 //
-// Penalties, biases and masks change the logits; then top-k, top-p and min-p each set a floor
-// under the scores (logit / temperature); then the largest score plus noise wins. Weights are
-// summed as integers, so that no sum depends on an order.
+// In this order: bias; repetition, frequency and presence penalty; mask and least length;
+// log-probabilities are taken; temperature; top-k, top-p, min-p; then the token with the largest
+// (logit / temperature + noise), the lowest of equals. Masses are summed as integers, multiples of
+// 2^-32, so that no sum depends on an order.
 #include "sample.cuh"
 
 #define THREADS 512
@@ -12,166 +13,262 @@
 struct Scratch {
   float partial[THREADS / WARP];
   u32 where[THREADS / WARP];
-  unsigned long long weights[BINS];
-  u32 counts[BINS];
+  double sums[THREADS / WARP];
+  u64 weights[BINS];
+  u64 left;
   u32 digit;
-  u32 count_left;
-  unsigned long long weight_left;
+  u32 count;
+  float saved[STOPS_MAX];
+};
+
+// The last token that is kept, likeliest first; of equal logits the lower token comes first.
+struct Cut {
+  float logit;
+  u32 token;
+
+  MEMBER bool keeps(float other, u32 of) const {
+    return logit < other || (logit == other && of <= token);
+  }
+};
+
+// What every pass reads: finite or minus infinity.
+struct Row {
+  const float* logits;
+  int vocab;
+  float most;
+  float temperature;
+
+  MEMBER float logit(u32 token) const {
+    float value = logits[token];
+    return value == value ? fminf(value, 3.402823466e38f) : NEGATIVE_INFINITY;
+  }
+  MEMBER float distance(float logit) const {
+    return __fdiv_rn(__fsub_rn(logit, most), temperature);
+  }
+  // A logit no larger than any that is at `distance` or nearer.
+  MEMBER float logit_below(float distance) const {
+    double by = __dmul_rn(__dadd_rn((double)distance, -0.01), (double)temperature);
+    return nextafterf(__double2float_rn(__dadd_rn((double)most, by)), NEGATIVE_INFINITY);
+  }
 };
 
 // Order-preserving bits: a larger float has larger bits.
 DEV u32 key_of(float v) {
-  u32 bits = __float_as_uint(v);
+  u32 bits = __float_as_uint(v == 0.0f ? 0.0f : v);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 DEV float value_of(u32 key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// exp(score - most) as an integer of 30 bits.
-DEV unsigned long long weight_bits(float score, float most) {
-  return (unsigned long long)(exp2_fast((score - most) * 1.44269504f) * 0x1p30f);
+DEV void add_weight(u64* to, u64 weight) { atomicAdd((unsigned long long*)to, weight); }
+
+DEV u64 mass(float distance) {
+  return __double2ull_rn((double)exact_exp(distance) * 4294967296.0);
 }
 
-DEV void penalize(const Sample& p, const Wish& wish, const Entry& entry, u32 row, float* logits,
-                  u32* seen) {
-  const u32* history = p.step.history + (size_t)entry.lane * p.step.positions_max;
-  const u32 end = p.step.positions[row] + 1, words = (p.vocab + 31) / 32;
-  // Once for each token in prompt or output, then once for each in the output.
-  for (int pass = 0; pass < 2; ++pass) {
-    for (u32 i = threadIdx.x; i < words; i += THREADS) seen[i] = 0;
-    __syncthreads();
-    for (u32 i = (pass == 0 ? 0 : entry.outputs_start) + threadIdx.x; i < end; i += THREADS) {
-      u32 token = history[i], bit = 1u << token % 32;
-      if (p.vocab <= token || (atomicOr(&seen[token / 32], bit) & bit) != 0) continue;
-      float value = logits[token];
-      if (pass == 1) logits[token] = value - wish.presence;
-      else logits[token] = value > 0.0f ? value / wish.repetition : value * wish.repetition;
-    }
-    __syncthreads();
-  }
-  for (u32 i = entry.outputs_start + threadIdx.x; i < end; i += THREADS) {
-    if (history[i] < p.vocab) atomicAdd(&logits[history[i]], -wish.frequency);
+DEV void penalize(const Sample& p, const Wish& wish, const Entry& entry, u32 position,
+                  float* logits, u32* seen) {
+  const u32* pages = p.step.pages + (size_t)entry.lane * p.step.pages_max;
+  auto token_at = [&](u32 at) { return p.step.page_tokens[pages[at / PAGE] * PAGE + at % PAGE]; };
+  for (u32 i = threadIdx.x; i < (p.vocab + 31) / 32; i += THREADS) seen[i] = 0;
+  __syncthreads();
+  for (u32 i = threadIdx.x; i < position; i += THREADS) {
+    u32 token = token_at(i), bit = 1u << token % 32;
+    if (p.vocab <= token || (atomicOr(&seen[token / 32], bit) & bit) != 0) continue;
+    u32 times = 0;
+    for (u32 j = entry.outputs_start; j < position; ++j) times += token_at(j) == token;
+    float value = logits[token];
+    value = 0.0f < value ? __fdiv_rn(value, wish.repetition) : __fmul_rn(value, wish.repetition);
+    value = __fsub_rn(value, __fmul_rn(wish.frequency, __uint2float_rn(times)));
+    logits[token] = __fsub_rn(value, 0 < times ? wish.presence : 0.0f);
   }
   __syncthreads();
 }
 
-DEV void adjust(const Sample& p, const Wish& wish, const Entry& entry, u32 chooser, u32 row,
-                u32 output, float* logits, u32* seen) {
+DEV void adjust(const Sample& p, const Wish& wish, const Entry& entry, u32 chooser, u32 position,
+                float* logits, u32* seen) {
   const u32* inbox = p.step.inbox;
-  if (wish.presence != 0.0f || wish.frequency != 0.0f || wish.repetition != 1.0f) {
-    penalize(p, wish, entry, row, logits, seen);
-  }
   for (u32 i = threadIdx.x; i < wish.biases; i += THREADS) {
     u32 token = inbox[wish.bias_at + i * 2];
-    if (token < p.vocab) logits[token] += __uint_as_float(inbox[wish.bias_at + i * 2 + 1]);
+    float add = __uint_as_float(inbox[wish.bias_at + i * 2 + 1]);
+    if (token < p.vocab) atomicAdd(&logits[token], add);
   }
   __syncthreads();
-  if (output < wish.outputs_min) {
-    for (u32 i = threadIdx.x; i < wish.stops; i += THREADS) {
-      u32 token = inbox[wish.stop_at + i];
-      if (token < p.vocab) logits[token] = NEGATIVE_INFINITY;
-    }
+  if (wish.presence != 0.0f || wish.frequency != 0.0f || wish.repetition != 1.0f) {
+    penalize(p, wish, entry, position, logits, seen);
   }
-  if (wish.mask_at != NONE) {
-    u32 words = (p.vocab + 31) / 32;
-    const u32* mask = inbox + wish.mask_at + (chooser - entry.choice) * words;
-    for (u32 i = threadIdx.x; i < p.vocab; i += THREADS) {
-      if ((mask[i / 32] >> i % 32 & 1) == 0) logits[i] = NEGATIVE_INFINITY;
-    }
+  if (wish.mask_at == NONE) return;
+  u32 words = (p.vocab + 31) / 32;
+  const u32* mask = inbox + wish.mask_at + (chooser - entry.choice) * words;
+  for (u32 i = threadIdx.x; i < p.vocab; i += THREADS) {
+    if ((mask[i / 32] >> i % 32 & 1) == 0) logits[i] = NEGATIVE_INFINITY;
   }
   __syncthreads();
 }
 
-// The largest `floor` such that the scores at or above it are `count` at least, or weigh `weight`
-// at least: digit by digit from the top.
-DEV float find_floor(const float* logits, int vocab, float per, float most, float floor, u32 count,
-                     unsigned long long weight, bool by_weight, Scratch& s) {
-  u32 prefix = 0, floor_key = key_of(floor);
-  if (threadIdx.x == 0) s.count_left = count, s.weight_left = weight;
+// Forbids the tokens that would end the output, and gives back what they had: `with` false.
+DEV void forbid_stops(const Sample& p, const Wish& wish, float* logits, bool with, Scratch& s) {
+  u32 i = threadIdx.x;
+  u32 token = i < wish.stops ? p.step.inbox[wish.stop_at + i] : NONE;
+  bool is_one = i < STOPS_MAX && token < p.vocab;
+  if (with && is_one) s.saved[i] = logits[token];
+  __syncthreads();
+  if (is_one) logits[token] = with ? NEGATIVE_INFINITY : s.saved[i];
+  __syncthreads();
+}
+
+// The largest logit, and in thread 0 its lowest token.
+DEV void find_largest(const Row& row, float& most, u32& at, Scratch& s) {
+  most = NEGATIVE_INFINITY, at = NONE;
+  for (u32 i = threadIdx.x; i < row.vocab; i += THREADS) {
+    float value = row.logit(i);
+    if (most < value) most = value, at = i;
+  }
+  argmax_block(most, at, s.partial, s.where);
+}
+
+// How many tokens have this logit, are kept by `before` and are at most `last`.
+DEV u32 count_equal(const Row& row, Cut before, float logit, u32 last, Scratch& s) {
+  __syncthreads();
+  if (threadIdx.x == 0) s.count = 0;
+  __syncthreads();
+  u32 count = 0;
+  for (u32 i = threadIdx.x; i < row.vocab && i <= last; i += THREADS) {
+    float value = row.logit(i);
+    count += value == logit && before.keeps(value, i);
+  }
+  atomicAdd(&s.count, count);
+  __syncthreads();
+  return s.count;
+}
+
+// The cut that keeps tokens, the likeliest first, until their weights reach `limit`: each weighs 1,
+// or its mass.
+DEV Cut tighten(const Row& row, Cut before, u64 limit, bool by_mass, Scratch& s) {
+  u32 prefix = 0;
+  u64 left = limit;
   for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < BINS; i += THREADS) s.counts[i] = 0, s.weights[i] = 0;
     __syncthreads();
-    for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
-      float score = logits[i] * per;
-      u32 key = key_of(score);
-      if (key < floor_key || (shift < 24 && key >> (shift + 8) != prefix)) continue;
-      if (by_weight) atomicAdd(&s.weights[key >> shift & 255], weight_bits(score, most));
-      else atomicAdd(&s.counts[key >> shift & 255], 1);
+    for (int i = threadIdx.x; i < BINS; i += THREADS) s.weights[i] = 0;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < row.vocab; i += THREADS) {
+      float logit = row.logit(i);
+      u32 key = key_of(logit);
+      if (!before.keeps(logit, i) || (shift < 24 && key >> (shift + 8) != prefix)) continue;
+      add_weight(&s.weights[key >> shift & 255], by_mass ? mass(row.distance(logit)) : 1);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
       int digit = BINS - 1;
-      for (; digit > 0; --digit) {
-        if (by_weight ? s.weight_left <= s.weights[digit] : s.count_left <= s.counts[digit]) break;
-        s.weight_left -= s.weights[digit];
-        s.count_left -= s.counts[digit];
-      }
-      s.digit = digit;
+      for (; 0 <= digit && s.weights[digit] < left; --digit) left -= s.weights[digit];
+      s.digit = digit < 0 ? NONE : digit;
+      s.left = left;
     }
     __syncthreads();
+    if (s.digit == NONE) return before;
     prefix = prefix << 8 | s.digit;
+    left = s.left;
   }
-  __syncthreads();
-  return fmaxf(floor, value_of(prefix));
+  Cut cut = {value_of(prefix), NONE};
+  u64 each = by_mass ? mass(row.distance(cut.logit)) : 1;
+  u64 wanted = (left + each - 1) / each;
+  if (wanted >= count_equal(row, before, cut.logit, NONE - 1, s)) {
+    cut.token = before.logit == cut.logit ? before.token : NONE - 1;
+    return cut;
+  }
+  u32 low = 0, high = row.vocab - 1;
+  while (low < high) {
+    u32 middle = (low + high) / 2;
+    if (wanted <= count_equal(row, before, cut.logit, middle, s)) high = middle;
+    else low = middle + 1;
+  }
+  cut.token = low;
+  return cut;
 }
 
-DEV unsigned long long total_weight(const float* logits, int vocab, float per, float most,
-                                    float floor, Scratch& s) {
-  if (threadIdx.x == 0) s.weights[0] = 0;
+DEV u64 total_mass(const Row& row, Cut cut, Scratch& s) {
   __syncthreads();
-  unsigned long long sum = 0;
-  for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
-    float score = logits[i] * per;
-    if (floor <= score) sum += weight_bits(score, most);
+  if (threadIdx.x == 0) s.left = 0;
+  __syncthreads();
+  u64 sum = 0;
+  for (u32 i = threadIdx.x; i < row.vocab; i += THREADS) {
+    float logit = row.logit(i);
+    if (cut.keeps(logit, i)) sum += mass(row.distance(logit));
   }
-  atomicAdd(&s.weights[0], sum);
+  add_weight(&s.left, sum);
   __syncthreads();
-  sum = s.weights[0];
-  __syncthreads();
-  return sum;
+  return s.left;
 }
 
-// Scores below this are not drawn from.
-DEV float floor_of(const float* logits, int vocab, const Wish& wish, float per, float most,
-                   Scratch& s) {
-  float floor = NEGATIVE_INFINITY;
-  if (0 < wish.top_k && wish.top_k < vocab) {
-    floor = find_floor(logits, vocab, per, most, floor, wish.top_k, 0, false, s);
-  }
+// The token with the largest noisy score among those that the filters keep, in thread 0.
+DEV u32 draw(const Row& row, const Wish& wish, u32 position, u32 likeliest, Scratch& s) {
+  Cut cut = {row.logit_below(__fsub_rn(NOISE_MIN, NOISE_MAX)), NONE};
+  if (0 < wish.top_k) cut = tighten(row, cut, wish.top_k, false, s);
   if (wish.top_p < 1.0f) {
-    double total = (double)total_weight(logits, vocab, per, most, floor, s);
-    unsigned long long wanted = (unsigned long long)(total * (double)wish.top_p);
-    floor = find_floor(logits, vocab, per, most, floor, 0, max(wanted, 1ull), true, s);
+    double limit = __dmul_rn((double)wish.top_p, (double)total_mass(row, cut, s));
+    cut = tighten(row, cut, max(__double2ull_ru(limit), (u64)1), true, s);
   }
-  if (0.0f < wish.min_p) floor = fmaxf(floor, most + logf(wish.min_p));
-  return floor;
+  float floor = 0.0f < wish.min_p ? exact_ln(wish.min_p) : NEGATIVE_INFINITY;
+  const u64 key = noise_key(wish, position);
+  float best = NEGATIVE_INFINITY;
+  u32 at = NONE;
+  for (u32 i = threadIdx.x; i < row.vocab; i += THREADS) {
+    float logit = row.logit(i), distance = row.distance(logit);
+    bool is_kept = cut.keeps(logit, i) && floor <= distance;
+    if (!is_kept && i != likeliest) continue;
+    float score = __fadd_rn(distance, gumbel(noise_bits(key, i)));
+    if (best < score) best = score, at = i;
+  }
+  argmax_block(best, at, s.partial, s.where);
+  return at;
 }
 
 // Natural logarithms of the probabilities of the chosen and of the likeliest.
-DEV void report(const Sample& p, const Wish& wish, u32 chooser, const float* logits, float most,
-                u32 chosen, Scratch& s) {
-  float sum = 0.0f;
-  for (u32 i = threadIdx.x; i < p.vocab; i += THREADS) sum += expf(logits[i] - most);
-  float all = most + logf(block_sum(sum, s.partial));
-  if (threadIdx.x == 0) p.chosen_logprobs[chooser] = logits[chosen] - all;
-  float below = 0.0f;
-  u32 after = 0;
+DEV void report(const Sample& p, const Wish& wish, u32 chooser, const Row& row, u32 chosen,
+                Scratch& s) {
+  double sum = 0.0;
+  for (u32 i = threadIdx.x; i < row.vocab; i += THREADS) {
+    sum += (double)exact_exp(__fsub_rn(row.logit(i), row.most));
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(FULL, sum, step);
+  if (threadIdx.x % WARP == 0) s.sums[threadIdx.x / WARP] = sum;
+  __syncthreads();
+  sum = 0.0;
+  for (int warp = 0; warp < THREADS / WARP; ++warp) sum += s.sums[warp];
+  const double all = log(sum);
+  auto logprob = [&](float logit) {
+    return __double2float_rn((double)__fsub_rn(logit, row.most) - all);
+  };
+  if (threadIdx.x == 0) p.chosen_logprobs[chooser] = logprob(row.logit(chosen));
+  Cut before = {__int_as_float(0x7f800000), NONE};
   for (u32 rank = 0; rank < min(wish.logprobs, LOGPROBS_MAX); ++rank) {
     float best = NEGATIVE_INFINITY;
     u32 at = NONE;
-    for (u32 i = threadIdx.x; i < p.vocab; i += THREADS) {
-      float value = logits[i];
-      bool is_next = rank == 0 || value < below || (value == below && after < i);
-      if (is_next && best < value) best = value, at = i;
+    for (u32 i = threadIdx.x; i < row.vocab; i += THREADS) {
+      float value = row.logit(i);
+      bool comes_later = value < before.logit || (value == before.logit && before.token < i);
+      if (comes_later && best < value) best = value, at = i;
     }
     argmax_block(best, at, s.partial, s.where);
-    below = best, after = at;
+    before.logit = best, before.token = at;
     if (threadIdx.x == 0) {
       p.top_tokens[chooser * LOGPROBS_MAX + rank] = at;
-      p.top_logprobs[chooser * LOGPROBS_MAX + rank] = best - all;
+      p.top_logprobs[chooser * LOGPROBS_MAX + rank] = logprob(best);
     }
   }
+}
+
+// Nothing may be chosen: the lowest token of the mask.
+DEV u32 lowest_allowed(const Sample& p, const Wish& wish, const Entry& entry, u32 chooser) {
+  if (wish.mask_at == NONE) return 0;
+  u32 words = (p.vocab + 31) / 32;
+  const u32* mask = p.step.inbox + wish.mask_at + (chooser - entry.choice) * words;
+  for (u32 i = 0; i < words; ++i) {
+    if (mask[i] != 0) return i * 32 + __ffs(mask[i]) - 1;
+  }
+  return 0;
 }
 
 // grid: choosers; block: 512; shared: a bit for each token.
@@ -180,39 +277,36 @@ KERNEL __launch_bounds__(THREADS, 1) sample(const Sample p) {
   extern __shared__ u32 seen[];
   wait_for_previous();
   let_next_start();
-  const u32 chooser = blockIdx.x, row = p.step.chooser_rows[chooser];
-  if (row == NONE || p.step.row_entries[row] == NONE) return;
-  const Entry entry = p.step.entries[p.step.row_entries[row]];
+  const u32 chooser = blockIdx.x, at_row = p.step.chooser_rows[chooser];
+  if (at_row == NONE || p.step.row_entries[at_row] == NONE) return;
+  const Entry entry = p.step.entries[p.step.row_entries[at_row]];
   const Wish wish = *(const Wish*)(p.step.inbox + entry.wish);
-  const u32 output = p.step.positions[row] + 1 - entry.outputs_start;
+  const u32 position = p.step.positions[at_row] + 1;
   float* logits = p.logits + (size_t)chooser * p.vocab;
-  adjust(p, wish, entry, chooser, row, output, logits, seen);
+  adjust(p, wish, entry, chooser, position, logits, seen);
 
-  float best = NEGATIVE_INFINITY;
-  u32 at = NONE;
-  for (u32 i = threadIdx.x; i < p.vocab; i += THREADS) {
-    float value = logits[i];
-    if (best < value) best = value, at = i;
+  Row row = {logits, p.vocab, 0.0f, wish.temperature};
+  const bool is_short = position - entry.outputs_start < wish.outputs_min && 0 < wish.stops;
+  if (is_short) forbid_stops(p, wish, logits, true, s);
+  u32 likeliest;
+  find_largest(row, row.most, likeliest, s);
+  if (is_short && row.most == NEGATIVE_INFINITY) {
+    forbid_stops(p, wish, logits, false, s);
+    find_largest(row, row.most, likeliest, s);
   }
-  argmax_block(best, at, s.partial, s.where);
-  const float most = best;
-  u32 chosen = at;
-  if (0.0f < wish.temperature && at != NONE) {
-    float per = 1.0f / wish.temperature;
-    float floor = floor_of(logits, p.vocab, wish, per, most * per, s);
-    const u64 place = noise_place(wish, output);
-    best = NEGATIVE_INFINITY, at = NONE;
-    for (u32 i = threadIdx.x; i < p.vocab; i += THREADS) {
-      float score = logits[i] * per;
-      if (score < floor || score == NEGATIVE_INFINITY) continue;
-      score += noise(place, i);
-      if (best < score) best = score, at = i;
-    }
-    argmax_block(best, at, s.partial, s.where);
-    chosen = at;
+  u32 chosen = likeliest;
+  const bool is_empty = row.most == NEGATIVE_INFINITY;
+  if (!is_empty && 0.0f < wish.temperature) chosen = draw(row, wish, position, likeliest, s);
+  if (threadIdx.x == 0) {
+    s.digit = is_empty ? lowest_allowed(p, wish, entry, chooser) : chosen;
+    p.choices[chooser] = s.digit;
   }
-  // What is not a number has no largest: the first token, as the CPU's argmax.
-  if (chosen == NONE) chosen = 0;
-  if (threadIdx.x == 0) p.choices[chooser] = chosen;
-  if (wish.logprobs != NONE) report(p, wish, chooser, logits, most, chosen, s);
+  __syncthreads();
+  if (wish.logprobs == NONE) return;
+  for (u32 i = threadIdx.x; i < LOGPROBS_MAX; i += THREADS) {
+    p.top_tokens[chooser * LOGPROBS_MAX + i] = NONE;
+  }
+  if (is_empty && threadIdx.x == 0) p.chosen_logprobs[chooser] = 0.0f;
+  __syncthreads();
+  if (!is_empty) report(p, wish, chooser, row, s.digit, s);
 }

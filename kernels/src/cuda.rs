@@ -27,6 +27,14 @@ pub struct Device {
     overlaps: bool,
 }
 
+/// Which GPU, of those that the process may see.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Card {
+    Number(usize),
+    /// The identifier of a card (`GPU-...`) or of a part of one (`MIG-...`).
+    Named(String),
+}
+
 /// What is known of a GPU.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -39,10 +47,9 @@ pub struct Facts {
 }
 
 impl Device {
-    /// Opens GPU number `ordinal` of those that the process may see. Kernels that have to be
-    /// compiled first are kept in `cache`.
-    pub fn open(ordinal: usize, cache: Option<&Path>) -> Result<Self, DeviceError> {
-        let context = launch::open(ordinal, DRIVER_MIN)?;
+    /// Opens a GPU. Kernels that have to be compiled first are kept in `cache`.
+    pub fn open(card: &Card, cache: Option<&Path>) -> Result<Self, DeviceError> {
+        let context = launch::open(card, DRIVER_MIN)?;
         let attribute = |it| context.attribute(it).map(i32::cast_unsigned);
         let shared_max = attribute(
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,

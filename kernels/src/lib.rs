@@ -3,5 +3,6 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod noise;
 pub mod ops;
 pub mod quant;

@@ -7,7 +7,6 @@ use crate::batch::sampling::chunk::{WIDTH, chunks};
 
 mod chunk;
 mod draw;
-pub mod noise;
 mod report;
 
 /// A request's wishes. Bounds are checked where requests enter.

@@ -1,13 +1,13 @@
 //! Rotary embedding, pages and attention: against the reference, and one kernel against the other.
 
-use kernels::cuda::{Buffer, Device, DeviceError};
+use kernels::cuda::{Device, DeviceError};
 use kernels::ops::attend::{Attention, Scratch, blocks_of_rows, cpu};
-use kernels::ops::bf16;
 use kernels::ops::rope::{self, HeadNorms, Pages, Places, Rotation, Turns, cpu_turn};
-use kernels::ops::rows::{Entry, Extent, FRESH, Lists, NONE, Step, StepSizes, StepWords, Wish};
+use kernels::ops::rows::{Entry, Extent, Lists, Step, StepSizes, StepWords, Wish};
+use kernels::ops::{bf16, block_values};
 
 use crate::Report;
-use crate::random::{Random, floats, poison};
+use crate::random::{Random, floats, poison, unblocked};
 
 /// One sequence: rows before the step, and rows in it.
 type Shape = (usize, usize);
@@ -96,6 +96,7 @@ fn set(device: &Device, case: &Case) -> Result<Setting, DeviceError> {
     let rows: usize = case.sequences.iter().map(|it| it.0 + it.1).sum();
     let sizes = StepSizes {
         lanes: case.sequences.len(),
+        pages: rows / 16 + 2 * case.sequences.len(),
         pages_max: 64,
         rows_max: rows,
         choosers_max: 1,
@@ -108,9 +109,7 @@ fn set(device: &Device, case: &Case) -> Result<Setting, DeviceError> {
     };
     let texts = case.sequences.iter().map(|it| text(&mut random, it)).collect();
     // Pages in no order.
-    let mut free: Vec<u32> =
-        (0..u32::try_from(rows / 16 + 2 * sizes.lanes).expect("few")).collect();
-    let pages = free.len();
+    let mut free: Vec<u32> = (0..u32::try_from(sizes.pages).expect("few")).collect();
     let tables = case.sequences.iter().map(|&(before, rows)| {
         let mut take = |_| free.swap_remove(random.below(free.len()));
         (0..(before + rows).div_ceil(16)).map(&mut take).collect()
@@ -121,7 +120,7 @@ fn set(device: &Device, case: &Case) -> Result<Setting, DeviceError> {
     Ok(Setting {
         tables: tables.collect(),
         step: Step::new(device, sizes)?,
-        pages: Pages::new(device, 2, pages, case.kv_heads, case.dim)?,
+        pages: Pages::new(device, 2, sizes.pages, case.kv_heads, case.dim)?,
         turns: Turns::new(device, 64 * 16, &frequencies)?,
         frequencies,
         texts,
@@ -151,14 +150,7 @@ fn attend(
         }
         let tokens = vec![0; rows];
         let [start_at, fed] = [start, rows].map(|it| u32::try_from(it).expect("few"));
-        let entry = Entry {
-            lane,
-            start: start_at,
-            fed,
-            flags: FRESH,
-            page_before: NONE,
-            ..Entry::default()
-        };
+        let entry = Entry { lane, start: start_at, fed, ..Entry::default() };
         words.push(entry, Wish::greedy(), Lists { tokens: &tokens, ..Lists::default() }, 0);
         qkv.extend(setting.texts[lane as usize][start..start + rows].concat());
     }
@@ -177,35 +169,41 @@ fn attend(
     let step = &setting.step;
     let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
     let width = case.heads * case.dim;
-    let mut q: Buffer<bf16> = device.upload(&poison(rows * width))?;
     let qkv = device.upload(&qkv)?;
-    let (turns, behind) = (&setting.turns, case.behind);
-    let norms = HeadNorms::default();
-    let rotation = Rotation { qkv: &qkv, heads: case.heads, q: &mut q, norms, turns, behind };
-    rope::rotate(device, step, places, &mut setting.pages, 1, rotation)?;
-    let mut out = device.upload(&poison(rows * width))?;
-    let spans_on = device.upload(&spans)?;
-    let attention = Attention {
-        q: &q,
+    let rotation = Rotation {
+        qkv: &qkv,
         heads: case.heads,
-        out: &mut out,
-        pages: &setting.pages,
+        norms: HeadNorms::default(),
+        turns: &setting.turns,
+        behind: case.behind,
+    };
+    let mut out = device.upload(&poison(block_values(rows, width)))?;
+    let spans_on = device.upload(&spans)?;
+    let mut q = device.upload(&poison(rows * width))?;
+    if matches!(kernel, Kernel::Many) {
+        rotation.rotate(device, step, places, (&mut setting.pages, 1), &mut q)?;
+    }
+    let attention = Attention {
+        rotation,
+        places,
+        pages: &mut setting.pages,
         layer: 1,
-        first_key: case.behind,
         spans: &spans_on,
         spans_len: spans.len(),
+        out: &mut out,
     };
     match kernel {
-        Kernel::Many => attention.many(device, step, places)?,
+        Kernel::Many => attention.many(device, step, &q)?,
         Kernel::Few(blocks) => {
             let most = shapes.iter().map(|it| it.1).max().unwrap_or(1);
             let packed = most * (case.heads / case.kv_heads);
             let cut = spans.len() * case.kv_heads;
             let mut scratch = Scratch::new(device, cut, 64 * 16, packed, case.dim)?;
-            attention.few(device, &mut scratch, step, places, most, blocks)?;
+            attention.few(device, &mut scratch, step, most, blocks)?;
         }
     }
-    Ok(floats(&device.read(&out, 0..rows * width)?))
+    let out = floats(&device.read(&out, 0..out.len())?);
+    Ok(unblocked(&out, rows, width))
 }
 
 /// The last row of each sequence, every query head.

@@ -14,7 +14,7 @@ mod timing;
 
 use std::process::ExitCode;
 
-use kernels::cuda::{Device, DeviceError};
+use kernels::cuda::{Card, Device, DeviceError};
 
 /// What was compared and how it came out.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Report {
 }
 
 fn run(quick: bool, report: &mut Report) -> Result<(), DeviceError> {
-    let device = Device::open(0, None)?;
+    let device = Device::open(&Card::Number(0), None)?;
     println!("{:?}, {} MiB free", device.facts(), device.memory_free()? >> 20);
     matmul::compare(&device, report, quick)?;
     attention::compare(&device, report, quick)?;

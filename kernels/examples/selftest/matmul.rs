@@ -1,12 +1,13 @@
 //! Matrix products: against the reference, and one path against the other.
 
 use kernels::cuda::{Device, DeviceError};
+use kernels::ops::block_values;
 use kernels::ops::matmul::{
-    self, Captured, Matrix, Out, Path, Rows, Scratch, cpu, cpu_gated, cpu_norm_scales, pack,
+    self, Blocks, Captured, Matrix, Out, Path, Rows, Scratch, cpu, cpu_gated, cpu_norm_scales, pack,
 };
 
 use crate::Report;
-use crate::random::{Random, floats, poison, rounded};
+use crate::random::{Random, blocked, floats, poison, unblocked};
 
 const EPS: f32 = 1e-5;
 
@@ -46,10 +47,11 @@ impl Case {
         norm: Option<f32>,
     ) -> Result<Vec<f32>, DeviceError> {
         let (outputs, inputs) = (self.matrix.outputs(), self.matrix.inputs());
-        let x = device.upload(&rounded(&self.x[rows.start * inputs..rows.end * inputs]))?;
+        let x = &self.x[rows.start * inputs..rows.end * inputs];
+        let x = device.upload(&blocked(x, inputs))?;
         let mut sums = device.upload(&vec![f32::NAN; rows.len() * outputs])?;
-        let out = Out::Plain { sums: Some(&mut sums), rounded: None };
-        let rows = Rows { x: &x, stride: inputs, rows: rows.len(), norm };
+        let out = Out::Plain(&mut sums);
+        let rows = Rows { x: &x, rows: rows.len(), norm };
         self.matrix.multiply_on(path, device, scratch, rows, out)?;
         device.read(&sums, 0..sums.len())
     }
@@ -74,7 +76,7 @@ pub(crate) fn compare(
 ) -> Result<(), DeviceError> {
     let mut random = Random::new(1);
     let mut scratch = Scratch::new(device, 4096)?;
-    let small = [(96, 64, 3), (100, 96, 9), (48, 576, 16), (200, 160, 70)];
+    let small = [(96, 64, 3), (104, 192, 9), (48, 576, 16), (200, 320, 70)];
     let more = [(960, 576, 5), (576, 1536, 8), (3072, 576, 130), (2048, 2048, 64), (520, 4096, 33)];
     let shapes = if quick { &small[..] } else { &[small.as_slice(), &more].concat()[..] };
     for &(outputs, inputs, rows) in shapes {
@@ -83,6 +85,19 @@ pub(crate) fn compare(
         ends(device, report, &mut scratch, &case)?;
     }
     Ok(())
+}
+
+/// The paths that this card has for a matrix of so many slices.
+fn paths(device: &Device, slices: usize) -> Vec<Path> {
+    let mut paths = vec![Path::Whole(Blocks::Plain), Path::Cut(Blocks::Plain, slices)];
+    if device.facts().capability == (9, 0) {
+        let widths = if slices == 1 { [64, 128, 256] } else { [64, 128, 192] };
+        paths.extend(widths.map(|it| Path::Whole(Blocks::Wide(it))));
+        for parts in [2, 4, 8].into_iter().filter(|it| *it <= slices) {
+            paths.extend([64, 128].map(|it| Path::Cut(Blocks::Wide(it), parts)));
+        }
+    }
+    paths
 }
 
 /// Every path gives the reference's sums, and all give the same bits for a row, however many
@@ -94,10 +109,13 @@ fn paths_agree(
     case: &Case,
 ) -> Result<(), DeviceError> {
     for norm in [None, Some(EPS)] {
-        let many = case.plain(device, scratch, Path::Many, 0..case.rows, norm)?;
+        let first = Path::Whole(Blocks::Plain);
+        let many = case.plain(device, scratch, first, 0..case.rows, norm)?;
         report.compare(&format!("many {}", case.name), &many, &case.wanted(norm.is_some()), 2e-6);
-        let split = case.plain(device, scratch, Path::Split, 0..case.rows, norm)?;
-        report.same(&format!("split = many {}", case.name), &split, &many);
+        for path in paths(device, case.matrix.slices()) {
+            let other = case.plain(device, scratch, path, 0..case.rows, norm)?;
+            report.same(&format!("{path:?} = many {}", case.name), &other, &many);
+        }
         let outputs = case.matrix.outputs();
         for rows in [1, 2, 8, 9, 16] {
             if rows <= case.rows {
@@ -123,19 +141,20 @@ fn ends(
     let (outputs, inputs) = (case.matrix.outputs(), case.matrix.inputs());
     let sums = case.wanted(false);
     let normed = case.wanted(true);
-    let x = device.upload(&rounded(&case.x))?;
+    let x = device.upload(&blocked(&case.x, inputs))?;
     let before: Vec<f32> = Random::new(7).floats(sums.len(), 1.0);
-    let mut paths = vec![Path::Many, Path::Split];
+    let mut paths = paths(device, case.matrix.slices());
     if case.rows <= 16 {
         paths.push(Path::Few);
     }
     for path in paths {
         let name = format!("{path:?} {}", case.name);
-        let rows = Rows { x: &x, stride: inputs, rows: case.rows, norm: None };
+        let rows = Rows { x: &x, rows: case.rows, norm: None };
         let mut stream = device.upload(&before)?;
-        let mut out = device.upload(&poison(sums.len()))?;
-        let mut kept = device.upload(&poison(case.rows * 2 * outputs))?;
-        let captured = Some(Captured { to: &mut kept, at: outputs, stride: 2 * outputs });
+        let mut out = device.upload(&poison(block_values(case.rows, outputs)))?;
+        let columns = 2 * outputs.next_multiple_of(8);
+        let mut kept = device.upload(&poison(block_values(case.rows, columns)))?;
+        let captured = Some(Captured { to: &mut kept, at: columns / 2, columns });
         let residual = Out::Residual { stream: &mut stream, rounded: &mut out, captured };
         case.matrix.multiply_on(path, device, scratch, rows, residual)?;
         let want: Vec<f32> = before.iter().zip(&sums).map(|(a, b)| a + b).collect();
@@ -145,18 +164,21 @@ fn ends(
             &want,
             2e-6,
         );
-        let out = floats(&device.read(&out, 0..want.len())?);
+        let out = floats(&device.read(&out, 0..out.len())?);
+        let out = unblocked(&out, case.rows, outputs);
         report.compare(&format!("residual rounded {name}"), &out, &want, 4e-3);
-        let kept = floats(&device.read(&kept, 0..2 * want.len())?);
+        let kept = floats(&device.read(&kept, 0..kept.len())?);
+        let kept = unblocked(&kept, case.rows, columns);
         let kept: Vec<f32> =
-            kept.chunks(2 * outputs).flat_map(|it| it[outputs..].to_vec()).collect();
+            kept.chunks(columns).flat_map(|it| it[columns / 2..][..outputs].to_vec()).collect();
         report.same(&format!("captured {name}"), &kept, &out);
         if outputs.is_multiple_of(16) {
-            let mut gated = device.upload(&poison(sums.len() / 2))?;
+            let mut gated = device.upload(&poison(block_values(case.rows, outputs / 2)))?;
             let rows = Rows { norm: Some(EPS), ..rows };
             case.matrix.multiply_on(path, device, scratch, rows, Out::Gated(&mut gated))?;
             let want: Vec<f32> = normed.chunks(outputs).flat_map(gate).collect();
-            let got = floats(&device.read(&gated, 0..want.len())?);
+            let got = floats(&device.read(&gated, 0..gated.len())?);
+            let got = unblocked(&got, case.rows, outputs / 2);
             report.compare(&format!("gated {name}"), &got, &want, 5e-3);
         }
     }

@@ -1,6 +1,6 @@
 //! Random inputs, the same in every run.
 
-use kernels::ops::bf16;
+use kernels::ops::{bf16, block_place, block_values};
 
 #[derive(Debug)]
 pub(crate) struct Random(u64);
@@ -45,4 +45,18 @@ pub(crate) fn floats(values: &[bf16]) -> Vec<f32> {
 /// Not a number, to find what was not written.
 pub(crate) fn poison(len: usize) -> Vec<bf16> {
     vec![bf16::NAN; len]
+}
+
+/// Rows, rounded and in blocks; what fills the last block is not a number.
+pub(crate) fn blocked(values: &[f32], columns: usize) -> Vec<bf16> {
+    let mut out = poison(block_values(values.len() / columns, columns));
+    for (i, &value) in values.iter().enumerate() {
+        out[block_place(i / columns, i % columns, columns)] = bf16::from_f32(value);
+    }
+    out
+}
+
+/// Back to rows.
+pub(crate) fn unblocked(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..rows * columns).map(|i| values[block_place(i / columns, i % columns, columns)]).collect()
 }

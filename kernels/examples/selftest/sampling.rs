@@ -1,9 +1,7 @@
 //! Choices: against the reference, for every kind of wish.
 
 use kernels::cuda::{Device, DeviceError};
-use kernels::ops::rows::{
-    CHOOSES, Entry, Extent, FRESH, Lists, NONE, Step, StepSizes, StepWords, Wish,
-};
+use kernels::ops::rows::{CHOOSES, Entry, Extent, Lists, NONE, Step, StepSizes, StepWords, Wish};
 use kernels::ops::sample::{self, Choices, cpu};
 
 use crate::Report;
@@ -27,8 +25,7 @@ pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), Device
         let logits: Vec<f32> = (0..lanes * VOCAB).map(|_| random.float() * 3.0).collect();
         let lists = vec![Lists::default(); lanes];
         let (got, _) = choose(device, &logits, &vec![wish; lanes], &lists)?;
-        let rows = logits.chunks(VOCAB).zip(0..);
-        let want: Vec<u32> = rows.map(|(row, lane)| cpu(row, &wish, 4 - lane % 4)).collect();
+        let want: Vec<u32> = logits.chunks(VOCAB).map(|row| cpu(row, &wish, 11)).collect();
         report.same(name, &got, &want);
     }
     adjustments(device, report)
@@ -45,7 +42,8 @@ fn choose(
     let lanes = wishes.len();
     let sizes = StepSizes {
         lanes,
-        pages_max: 2,
+        pages: lanes,
+        pages_max: 1,
         rows_max: lanes * 11,
         choosers_max: lanes,
         drafts_max: 1,
@@ -55,10 +53,10 @@ fn choose(
     let mut words = StepWords::default();
     words.clear();
     for (lane, (wish, lists)) in (0..).zip(wishes.iter().zip(lists)) {
+        words.patch(lane, 0, lane);
         let outputs_start = 7 + lane % 4;
-        let flags = FRESH | CHOOSES;
-        let entry =
-            Entry { lane, fed: 11, flags, outputs_start, page_before: NONE, ..Entry::default() };
+        let flags = CHOOSES;
+        let entry = Entry { lane, fed: 11, flags, outputs_start, ..Entry::default() };
         let tokens = [1, 1, 2, 0, 0, 0, 0, 3, 3, 3, 0];
         words.push(entry, *wish, Lists { tokens: &tokens, ..*lists }, 0);
     }

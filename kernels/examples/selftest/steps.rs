@@ -5,11 +5,11 @@ use kernels::ops::draft::{self, InputNorms, InputRows, States};
 use kernels::ops::embed;
 use kernels::ops::matmul::{Matrix, pack};
 use kernels::ops::rows::{
-    CHAINED, CHOOSES, Entry, Extent, FRESH, Lists, NONE, Step, StepSizes, StepWords, Wish,
+    CHAINED, CHOOSES, Entry, Extent, Lists, NONE, Step, StepSizes, StepWords, Wish,
 };
 
 use crate::Report;
-use crate::random::{Random, floats, poison};
+use crate::random::{Random, floats, poison, unblocked};
 
 const HIDDEN: usize = 64;
 const VOCAB: usize = 100;
@@ -17,6 +17,7 @@ const VOCAB: usize = 100;
 pub(crate) fn sizes() -> StepSizes {
     StepSizes {
         lanes: 4,
+        pages: 16,
         pages_max: 8,
         rows_max: 32,
         choosers_max: 32,
@@ -32,15 +33,8 @@ pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), Device
     let patch = [(0, 0, 5), (0, 1, 6), (1, 0, 9), (1, 1, 2)];
     patch.iter().for_each(|&(lane, place, page)| words.patch(lane, place, page));
     // A fresh sequence whose first page was found, and one in the middle of its prompt.
-    let fresh = Entry {
-        lane: 0,
-        start: 16,
-        fed: 2,
-        flags: FRESH | CHOOSES,
-        page_before: 5,
-        ..Entry::default()
-    };
-    let prompt = Entry { lane: 1, start: 0, fed: 3, flags: FRESH, page_before: NONE, ..fresh };
+    let fresh = Entry { lane: 0, start: 16, fed: 2, flags: CHOOSES, ..Entry::default() };
+    let prompt = Entry { lane: 1, start: 0, fed: 3, flags: 0, ..fresh };
     let tokens = |tokens| Lists { tokens, ..Lists::default() };
     words.push(fresh, Wish::greedy(), tokens(&[40, 41]), 0);
     words.push(prompt, Wish::greedy(), tokens(&[50, 51, 52]), 0);
@@ -53,8 +47,9 @@ pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), Device
     let (laid, positions, sources) = read(&step)?;
     report.same("tokens", &laid, &[40, 41, 50, 51, 52, NONE, NONE, NONE]);
     report.same("positions", &positions, &[16, 17, 0, 1, 2, -1, -1, -1]);
-    let none = 3 << 30;
-    report.same("sources", &sources, &[2 << 30 | 5, 0, none, 2, 3, none, none, none]);
+    let page = 1 << 31;
+    report.same("sources", &sources, &[page | 5, 0, NONE, 2, 3, NONE, NONE, NONE]);
+    report.same("tokens by page", &device.read(&step.page_tokens, 96..98)?, &[40, 41]);
     let choices = device.upload(&[60, 0, 0, 0])?;
     step.accept(device, extent, &choices)?;
     report.same("results", &device.read(&step.results, 0..6)?, &[1, 60, 0, 0, 0, 0]);
@@ -92,7 +87,11 @@ fn embedding(device: &Device, report: &mut Report, step: &Step) -> Result<(), De
     let mut want: Vec<f32> = [40, 41, 50, 51, 52].into_iter().flat_map(row).collect();
     want.resize(8 * HIDDEN, 0.0);
     report.same("embedding", &device.read(&stream, 0..want.len())?, &want);
-    report.same("rounded", &floats(&device.read(&rounded, 0..want.len())?), &want);
+    report.same(
+        "rounded",
+        &unblocked(&floats(&device.read(&rounded, 0..8 * HIDDEN)?), 8, HIDDEN),
+        &want,
+    );
     Ok(())
 }
 
@@ -142,7 +141,7 @@ fn states(
 ) -> Result<(), DeviceError> {
     let mut random = Random::new(4);
     let (table, values) = table(device)?;
-    let mut states = States::new(device, 4, 16, HIDDEN)?;
+    let mut states = States::new(device, 16, HIDDEN)?;
     let made = random.floats(8 * HIDDEN, 2.0);
     let rows = device.upload(&made)?;
     states.keep(device, step, extent, &rows)?;
@@ -155,11 +154,11 @@ fn states(
         eps: 1e-5,
         keep_normed: false,
     };
-    // From the lane (its last row that stands is row 1), from a row of the step, from nowhere.
+    // From a page (the last row that stands in it is row 1), from a row of the step, from nowhere.
     let tokens = device.upload(&[7_u32, 8, 9])?;
-    let sources = device.upload(&[1_u32 << 30, 5, 3 << 30])?;
+    let sources = device.upload(&[1_u32 << 31 | 6, 5, NONE])?;
     let mut stream = device.upload(&[f32::NAN; 3 * HIDDEN])?;
-    let mut out = device.upload(&poison(6 * HIDDEN))?;
+    let mut out = device.upload(&poison(16 * HIDDEN))?;
     let rows = InputRows { tokens: &tokens, sources: Some(&sources), states: &rows, rows: 3 };
     draft::input(device, norms_on, &states, rows, &mut stream, &mut out)?;
     let normed = |x: &[f32], norm: &[f32]| -> Vec<f32> {
@@ -173,7 +172,8 @@ fn states(
         want.extend(normed(&values[token * HIDDEN..][..HIDDEN], &norms[0]));
         want.extend(normed(state, &norms[1]));
     }
-    report.compare("draft input", &floats(&device.read(&out, 0..want.len())?), &want, 4e-3);
+    let out = unblocked(&floats(&device.read(&out, 0..16 * HIDDEN)?), 3, 2 * HIDDEN);
+    report.compare("draft input", &out, &want, 4e-3);
     report.same("draft residual", &device.read(&stream, 0..3 * HIDDEN)?, &from.concat());
     Ok(())
 }

@@ -54,7 +54,11 @@ pub(crate) fn random_matrix(
 
 pub(crate) fn run(mut device: Device) -> Result<(), DeviceError> {
     copy(&device)?;
-    products(&device)?;
+    for overlap in [false, true] {
+        device.set_overlap(overlap);
+        println!("overlap {overlap}");
+        products(&device)?;
+    }
     for shape in model::SHAPES {
         model::time(&mut device, shape)?;
     }
@@ -102,18 +106,14 @@ fn products(device: &Device) -> Result<(), DeviceError> {
             .collect::<Result<_, _>>()?;
         let values = Random::new(6).floats(rows_max * inputs, 1.0);
         let x = device.upload(&crate::random::rounded(&values))?;
-        let mut sums = device.zeros::<f32>(rows_max.min(1024) * outputs)?;
+        let mut sums = device.zeros::<f32>(16 * outputs)?;
         let mut rounded = device.zeros::<bf16>(rows_max * outputs)?;
         let mut line = format!("{name:<13}");
         for &rows in ROWS {
             let path = matrices[0].path(&scratch, rows);
             let us = median_us(device, copies.max(10), |at| {
-                let rows_of = Rows { x: &x, stride: inputs, rows, norm: None };
-                let out = if rows <= 16 {
-                    Out::Plain { sums: Some(&mut sums), rounded: None }
-                } else {
-                    Out::Plain { sums: None, rounded: Some(&mut rounded) }
-                };
+                let rows_of = Rows { x: &x, rows, norm: None };
+                let out = if rows <= 16 { Out::Plain(&mut sums) } else { Out::Gated(&mut rounded) };
                 matrices[at % copies].multiply_on(path, device, &mut scratch, rows_of, out)
             })?;
             line += &if rows < 256 {

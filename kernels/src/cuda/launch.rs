@@ -11,10 +11,10 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, result, sys};
 
-use super::{Buffer, Device, DeviceError};
+use super::{Buffer, Card, Device, DeviceError};
 
 /// cudarc panics when a library is missing, so presence is asked first; then the driver's age.
-pub(super) fn open(ordinal: usize, driver_min: i32) -> Result<Arc<CudaContext>, DeviceError> {
+pub(super) fn open(card: &Card, driver_min: i32) -> Result<Arc<CudaContext>, DeviceError> {
     // SAFETY: it only tries to open the library.
     if !unsafe { sys::is_culib_present() } {
         return Err(DeviceError::NoDriver);
@@ -28,14 +28,36 @@ pub(super) fn open(ordinal: usize, driver_min: i32) -> Result<Arc<CudaContext>, 
         return Err(DeviceError::DriverTooOld { have, need: driver_min });
     }
     let count = usize::try_from(result::device::get_count()?).unwrap_or(0);
-    if count <= ordinal {
-        let detail = format!("{count} are visible, number {ordinal} was asked for");
-        return Err(DeviceError::NoDevice(detail));
-    }
+    let ordinal = match card {
+        Card::Number(number) if *number < count => *number,
+        Card::Number(number) => {
+            let detail = format!("{count} are visible, number {number} was asked for");
+            return Err(DeviceError::NoDevice(detail));
+        }
+        Card::Named(name) => named(name, count)?,
+    };
     let context = CudaContext::new(ordinal)?;
     // SAFETY: nothing was allocated yet, and everything runs on one stream, in order.
     unsafe { context.disable_event_tracking() };
     Ok(context)
+}
+
+/// The number of the GPU, or of the part of one, that has this identifier.
+fn named(name: &str, count: usize) -> Result<usize, DeviceError> {
+    let wanted = name.trim_start_matches("MIG-").trim_start_matches("GPU-").replace('-', "");
+    for ordinal in 0..count {
+        let number = i32::try_from(ordinal).expect("counted by the driver");
+        let id = result::device::get_uuid(result::device::get(number)?)?;
+        let id: String = id.bytes.iter().map(|it| format!("{:02x}", it.cast_unsigned())).collect();
+        if id.eq_ignore_ascii_case(&wanted) {
+            return Ok(ordinal);
+        }
+    }
+    let detail = format!(
+        "none of the {count} visible is {name}; a part of a card is visible to a process that is \
+         started with CUDA_VISIBLE_DEVICES={name}"
+    );
+    Err(DeviceError::NoDevice(detail))
 }
 
 /// Whether kernels can be compiled at run time.

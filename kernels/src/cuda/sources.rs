@@ -37,22 +37,29 @@ pub(super) const SOURCES: &[Source] = &[
         "attend_few_64_2",
         "attend_few_64_4",
         "attend_few_128_1",
-        "attend_few_128_2",
-        "attend_few_128_4"
+        "attend_few_128_2"
     ),
     source!("attend_many", "attend_many_64", "attend_many_128"),
     source!("draft", "draft_input", "draft_guess", "keep_states"),
     source!("embed", "embed"),
     source!(
         "matmul_few",
-        "matmul_few8_plain",
-        "matmul_few8_norm_plain",
-        "matmul_few8_norm_gated",
-        "matmul_few8_residual",
-        "matmul_few16_plain",
-        "matmul_few16_norm_plain",
-        "matmul_few16_norm_gated",
-        "matmul_few16_residual"
+        "matmul_few8x1_plain",
+        "matmul_few8x2_plain",
+        "matmul_few16x1_plain",
+        "matmul_few16x2_plain",
+        "matmul_few8x1_norm_plain",
+        "matmul_few8x2_norm_plain",
+        "matmul_few16x1_norm_plain",
+        "matmul_few16x2_norm_plain",
+        "matmul_few8x1_norm_gated",
+        "matmul_few8x2_norm_gated",
+        "matmul_few16x1_norm_gated",
+        "matmul_few16x2_norm_gated",
+        "matmul_few8x1_residual",
+        "matmul_few8x2_residual",
+        "matmul_few16x1_residual",
+        "matmul_few16x2_residual"
     ),
     source!(
         "matmul_many",
@@ -64,6 +71,17 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_split_residual",
         "norm_scales"
     ),
+    source!(
+        "matmul_wide",
+        "matmul_wide_one_64",
+        "matmul_wide_one_128",
+        "matmul_wide_one_256",
+        "matmul_wide_loop_64",
+        "matmul_wide_loop_128",
+        "matmul_wide_loop_192",
+        "matmul_wide_split_64",
+        "matmul_wide_split_128"
+    ),
     source!("rope", "rope_64", "rope_128"),
     source!("rows", "patch_pages", "lay_step", "accept", "gather_rows"),
     source!("sample", "sample"),
@@ -73,8 +91,10 @@ const HEADERS: &[(&str, &str)] = &[
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
+    ("rope.cuh", include_str!("../../cu/rope.cuh")),
     ("rows.cuh", include_str!("../../cu/rows.cuh")),
     ("sample.cuh", include_str!("../../cu/sample.cuh")),
+    ("wgmma.cuh", include_str!("../../cu/wgmma.cuh")),
 ];
 
 /// Whether any image was made when the crate was built.
@@ -85,16 +105,19 @@ pub(super) fn has_images() -> bool {
 /// The image made ahead that runs on `capability`: the newest of its generation. Those with an
 /// `a` run on exactly what they name.
 fn image(name: &str, capability: (u32, u32)) -> Option<&'static [u8]> {
-    let fits = |architecture: &str| {
-        let exact = architecture.ends_with('a');
-        let number: u32 = architecture.trim_end_matches('a').parse().ok()?;
-        let (major, minor) = (number / 10, number % 10);
-        let runs = major == capability.0 && minor <= capability.1;
-        (runs && (!exact || minor == capability.1)).then_some(minor)
-    };
     let of_name = IMAGES.iter().filter(|(it, _, _)| *it == name);
-    let found = of_name.filter_map(|(_, architecture, image)| Some((fits(architecture)?, image)));
+    let found =
+        of_name.filter_map(|(_, made_for, image)| Some((fits(made_for, capability)?, image)));
     found.max_by_key(|(minor, _)| *minor).map(|(_, image)| *image)
+}
+
+/// How new an image made for this architecture is within its generation, if it runs.
+fn fits(architecture: &str, capability: (u32, u32)) -> Option<u32> {
+    let exact = architecture.ends_with('a');
+    let number: u32 = architecture.trim_end_matches('a').parse().ok()?;
+    let (major, minor) = (number / 10, number % 10);
+    let runs = major == capability.0 && minor <= capability.1;
+    (runs && (!exact || minor == capability.1)).then_some(minor)
 }
 
 /// What the compiler is asked for on `capability`.

@@ -3,7 +3,7 @@ use super::*;
 /// Runs everywhere: without a driver the gate must answer, not panic.
 #[test]
 fn a_machine_without_a_gpu_gets_an_answer() {
-    match Device::open(0, None) {
+    match Device::open(&Card::Number(0), None) {
         Ok(device) => println!("found {:?}", device.facts()),
         Err(DeviceError::NoDriver | DeviceError::NoDevice(_)) => {}
         Err(error) => panic!("{error}"),

@@ -6,17 +6,19 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
-use super::rope::{Pages, Places};
+use super::rope::{self, Pages, Places, Rotation};
 use super::rows::{PAGE_TOKENS, Step};
-use super::whole;
+use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
 /// Keys that are softmaxed in one go, and after which work can be cut.
-const CHUNK: usize = 256;
+pub const CHUNK: usize = 256;
 /// Rows (row, query head) that a block of the kernel for many rows takes.
 const PACKED: usize = 128;
 /// And of the kernel for few, at most.
 const PACKED_FEW: usize = 64;
+/// Rows of one sequence that it takes.
+pub const ROWS_FEW: usize = 8;
 
 /// Scratch of the kernel for few rows, shared by all layers, which run one after the other.
 #[derive(Debug)]
@@ -51,85 +53,70 @@ fn tiles(packed: usize) -> usize {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 struct Args {
-    q: u64,
-    layer: u64,
-    pages: u64,
-    positions: u64,
-    lanes: u64,
+    rope: rope::Args,
     spans: u64,
     out: u64,
     parts: u64,
     arrivals: u64,
-    kv_heads: u32,
     group: u32,
-    pages_max: u32,
     chunks_max: u32,
-    first_key: u32,
     scale_log2: f32,
+    padding: u32,
 }
 
-/// Queries and their place in the model.
+/// One layer's attention.
 #[derive(Debug)]
 pub struct Attention<'a> {
-    /// (rows, heads head_dim).
-    pub q: &'a Buffer<bf16>,
-    pub heads: usize,
-    /// (rows, heads head_dim).
-    pub out: &'a mut Buffer<bf16>,
-    pub pages: &'a Pages,
+    pub rotation: Rotation<'a>,
+    pub places: Places<'a>,
+    pub pages: &'a mut Pages,
     pub layer: usize,
-    /// Keys before this position do not exist.
-    pub first_key: u32,
     /// First row and number of rows of each sequence, or of each block of one.
     pub spans: &'a Buffer<[u32; 2]>,
     pub spans_len: usize,
+    /// (rows, heads head_dim) in blocks.
+    pub out: &'a mut Buffer<bf16>,
 }
 
 impl Attention<'_> {
-    fn args(&mut self, step: &Step, places: Places<'_>) -> Args {
+    fn args(&mut self, step: &Step) -> Args {
         let dim = self.pages.head_dim;
-        let values = places.rows * self.heads * dim;
-        assert!(values <= self.q.len() && values <= self.out.len(), "a place for each row");
-        assert!(places.rows <= places.positions.len(), "a place for each row");
-        assert!(places.rows <= places.lanes.len() && self.spans_len <= self.spans.len());
-        assert!(self.heads.is_multiple_of(self.pages.kv_heads), "groups are whole");
+        let heads = self.rotation.heads;
+        assert!(block_values(self.places.rows, heads * dim) <= self.out.len(), "a place for each");
+        assert!(self.spans_len <= self.spans.len(), "the spans are there");
+        assert!(heads.is_multiple_of(self.pages.kv_heads), "groups are whole");
         Args {
-            q: self.q.read(),
-            layer: self.pages.layer(self.layer),
-            pages: step.pages.read(),
-            positions: places.positions.read(),
-            lanes: places.lanes.read(),
+            rope: self.rotation.args(step, self.places, self.pages, self.layer),
             spans: self.spans.read(),
             out: self.out.write(),
             parts: 0,
             arrivals: 0,
-            kv_heads: whole(self.pages.kv_heads),
             group: whole(self.group()),
-            pages_max: whole(step.sizes.pages_max),
             chunks_max: whole((step.sizes.pages_max * PAGE_TOKENS).div_ceil(CHUNK)),
-            first_key: self.first_key,
             scale_log2: std::f32::consts::LOG2_E / (dim as f32).sqrt(),
+            padding: 0,
         }
     }
 
     fn group(&self) -> usize {
-        self.heads / self.pages.kv_heads
+        self.rotation.heads / self.pages.kv_heads
     }
 
-    /// Spans of up to `rows_max` rows each. Up to `blocks` blocks share a sequence; where more
-    /// than one does, `scratch` must have been made for it.
+    /// Spans of up to `rows_max` rows each, at positions one after the other; turns them too. Up to
+    /// `blocks` blocks share a sequence; where more than one does, `scratch` must have been made
+    /// for it.
     pub fn few(
         mut self,
         device: &Device,
         scratch: &mut Scratch,
         step: &Step,
-        places: Places<'_>,
         rows_max: usize,
         blocks: usize,
     ) -> Result<(), DeviceError> {
-        let mut args = self.args(step, places);
-        let (dim, kv_heads) = (self.pages.head_dim, self.pages.kv_heads);
-        let tiles = tiles(rows_max * self.group());
+        let mut args = self.args(step);
+        let (dim, kv_heads, group) = (self.pages.head_dim, self.pages.kv_heads, self.group());
+        assert!(is_few(rows_max, group, dim), "few rows");
+        let tiles = tiles(rows_max * group);
         if 1 < blocks {
             let cut = self.spans_len * kv_heads;
             let parts = cut * args.chunks_max as usize * tiles * 16 * (dim + 2);
@@ -138,37 +125,46 @@ impl Attention<'_> {
             args.arrivals = scratch.arrivals.write();
         }
         let stages = if dim == 128 { 2 } else { 3 };
-        let shared = stages * 2 * 64 * dim * 2 + tiles * 16 * (dim + 64) * 2 + tiles * 16 * 20 + 16;
+        let (rows, own) = (tiles * 16, 2 * ROWS_FEW * dim);
+        let values = stages * 2 * 64 * dim + rows * dim + own + rows * 64;
         let grid = Grid {
             blocks: (whole(blocks), whole(kv_heads), whole(self.spans_len)),
             threads: 128,
-            shared_bytes: whole(shared),
+            shared_bytes: whole(values * size_of::<bf16>() + rows * 20 + 16),
         };
         device.launch(&format!("attend_few_{dim}_{tiles}"), grid, &[Arg::value(&args)])
     }
 
-    /// Spans that [`blocks_of_rows`] made, of rows that exist.
+    /// Spans that [`blocks_of_rows`] made, of rows that exist and were turned into `q`.
     pub fn many(
         mut self,
         device: &Device,
         step: &Step,
-        places: Places<'_>,
+        q: &Buffer<bf16>,
     ) -> Result<(), DeviceError> {
-        let args = self.args(step, places);
+        let mut args = self.args(step);
         let (dim, kv_heads) = (self.pages.head_dim, self.pages.kv_heads);
-        let shared = 2 * 2 * 64 * dim * 2 + PACKED * dim * 2;
+        assert!(self.places.rows * self.rotation.heads * dim <= q.len(), "a query for each row");
+        args.rope.set_queries(q);
+        let values = 2 * 2 * 64 * dim + PACKED * dim;
         let grid = Grid {
             blocks: (whole(self.spans_len), whole(kv_heads), 1),
             threads: 256,
-            shared_bytes: whole(shared),
+            shared_bytes: whole(values * size_of::<bf16>()),
         };
         device.launch(&format!("attend_many_{dim}"), grid, &[Arg::value(&args)])
     }
 }
 
+/// The most rows of one sequence that the kernel for few rows takes.
+pub fn few_rows_max(group: usize, head_dim: usize) -> usize {
+    (1..=ROWS_FEW).rev().find(|it| is_few(*it, group, head_dim)).unwrap_or(0)
+}
+
 /// Whether the kernel for few rows takes so many of one sequence.
-pub fn is_few(rows: usize, group: usize) -> bool {
-    rows * group <= PACKED_FEW
+pub fn is_few(rows: usize, group: usize, head_dim: usize) -> bool {
+    let packed_max = if head_dim == 128 { PACKED_FEW / 2 } else { PACKED_FEW };
+    rows <= ROWS_FEW && rows * group <= packed_max
 }
 
 /// Cuts the rows `first..first + rows` of one sequence into blocks for [`Attention::many`].

@@ -5,26 +5,19 @@ use half::bf16;
 
 use super::matmul::Matrix;
 use super::rows::{Extent, Step};
-use super::whole;
+use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
-/// Hidden states from which drafts start: one for each lane and one for each page, f32.
+/// Hidden states from which rows start: of each page that of the last token that stands in it, f32.
 #[derive(Debug)]
 pub struct States {
-    by_lane: Buffer<f32>,
     by_page: Buffer<f32>,
     hidden: usize,
 }
 
 impl States {
-    pub fn new(
-        device: &Device,
-        lanes: usize,
-        pages: usize,
-        hidden: usize,
-    ) -> Result<Self, DeviceError> {
-        let by_lane = device.zeros((lanes + 1) * hidden)?;
-        Ok(Self { by_lane, by_page: device.zeros(pages * hidden)?, hidden })
+    pub fn new(device: &Device, pages: usize, hidden: usize) -> Result<Self, DeviceError> {
+        Ok(Self { by_page: device.zeros(pages * hidden)?, hidden })
     }
 
     /// Bytes for each page.
@@ -45,7 +38,6 @@ impl States {
         let args = [
             Arg::value(&args),
             Arg::Address(rows.read()),
-            Arg::Address(self.by_lane.write()),
             Arg::Address(self.by_page.write()),
             Arg::U32(whole(self.hidden)),
         ];
@@ -84,7 +76,6 @@ struct InputArgs {
     token_norm: u64,
     state_norm: u64,
     rows: u64,
-    by_lane: u64,
     by_page: u64,
     tokens: u64,
     sources: u64,
@@ -96,8 +87,8 @@ struct InputArgs {
     padding: u32,
 }
 
-/// `out[r] = [norm(embedding of token r); norm(state before r)]`, (rows, 2 hidden); `stream[r]` is
-/// the residual, (rows, hidden).
+/// `out[r] = [norm(embedding of token r); norm(state before r)]`, (rows, 2 hidden) in
+/// blocks; `stream[r]` is the residual, (rows, hidden).
 pub fn input(
     device: &Device,
     norms: InputNorms<'_>,
@@ -111,13 +102,13 @@ pub fn input(
     assert!(hidden.is_multiple_of(4) && hidden == norms.token.len() && hidden == norms.state.len());
     assert!(rows.rows <= rows.tokens.len(), "a token for each row");
     assert!(rows.sources.is_none_or(|it| rows.rows <= it.len()), "a source for each row");
-    assert!(rows.rows * hidden <= stream.len() && rows.rows * 2 * hidden <= out.len());
+    assert!(rows.rows * hidden <= stream.len(), "a residual for each row");
+    assert!(block_values(rows.rows, 2 * hidden) <= out.len(), "an input for each row");
     let args = InputArgs {
         table: norms.table.tiles(),
         token_norm: norms.token.read(),
         state_norm: norms.state.read(),
         rows: rows.states.read(),
-        by_lane: states.by_lane.read(),
         by_page: states.by_page.read(),
         tokens: rows.tokens.read(),
         sources: rows.sources.map_or(0, Buffer::read),

@@ -3,11 +3,11 @@
 use half::bf16;
 
 use super::matmul::{Captured, Matrix};
-use super::whole;
+use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
 /// The first `rows` of `tokens`; a token of `u32::MAX` is a row of zeros. Tokens must be below
-/// `table.outputs()`. stream, rounded: (rows, table.inputs()).
+/// `table.outputs()`. stream: (rows, table.inputs()); rounded: the same in blocks.
 pub fn launch(
     device: &Device,
     table: &Matrix,
@@ -19,10 +19,11 @@ pub fn launch(
 ) -> Result<(), DeviceError> {
     let hidden = table.inputs();
     assert!(rows <= tokens.len(), "a token for each row");
-    assert!(rows * hidden <= stream.len() && rows * hidden <= rounded.len(), "a place for each");
-    let (captured, stride) = match captured {
-        Some(mut it) => (it.address(rows, hidden), it.stride),
-        None => (0, 0),
+    assert!(rows * hidden <= stream.len(), "a place for each value");
+    assert!(block_values(rows, hidden) <= rounded.len(), "and rounded");
+    let (captured, at, columns) = match captured {
+        Some(mut it) => (it.address(rows, hidden), it.at, it.columns),
+        None => (0, 0, 0),
     };
     let args = [
         Arg::Address(table.tiles()),
@@ -31,7 +32,8 @@ pub fn launch(
         Arg::Address(rounded.write()),
         Arg::Address(captured),
         Arg::U32(whole(hidden)),
-        Arg::U32(whole(stride)),
+        Arg::U32(whole(at)),
+        Arg::U32(whole(columns)),
     ];
     device.launch("embed", Grid::new(whole(rows), 128), &args)
 }

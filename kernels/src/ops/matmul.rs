@@ -6,8 +6,11 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
-use super::whole;
+pub use self::path::{Blocks, Path};
+use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
+
+mod path;
 
 /// Inputs and outputs of a tile.
 const TILE: usize = 16;
@@ -15,9 +18,13 @@ const TILE: usize = 16;
 const TILE_WORDS: usize = TILE * TILE / 2;
 /// Rows up to which weights are read for all of them at once.
 const FEW: usize = 16;
-/// Rows and outputs of a block of the kernel for many rows, and the sums it keeps.
-const BLOCK_ROWS: usize = 64;
+/// Outputs of a block of the kernels for many rows, and rows of the plain one.
 const BLOCK_OUTPUTS: usize = 128;
+const BLOCK_ROWS: usize = 64;
+/// Rows of a block whose slices can be cut.
+const CUT_ROWS: usize = 128;
+/// Inputs between which slices are cut.
+const UNIT: usize = 64;
 
 /// A matrix on the device, in tiles of 16 outputs x 16 inputs, each in the order in which the
 /// lanes of a warp hold it (PTX manual, `mma.m16n8k16`).
@@ -40,9 +47,9 @@ fn place(inputs: usize, output: usize, input: usize) -> (usize, usize) {
 
 /// Tiles of a matrix whose row `n` is written by `row(n, _)`; each is rounded to bf16.
 ///
-/// `inputs` must be a multiple of 32.
+/// `inputs` must be a multiple of 64.
 pub fn pack(outputs: usize, inputs: usize, mut row: impl FnMut(usize, &mut [f32])) -> Vec<u32> {
-    assert!(inputs.is_multiple_of(2 * TILE), "inputs come in pairs of tiles");
+    assert!(inputs.is_multiple_of(UNIT), "inputs come in units of 64");
     let mut words = vec![0_u32; outputs.div_ceil(TILE) * (inputs / TILE) * TILE_WORDS];
     let mut values = vec![0.0; inputs];
     for output in 0..outputs {
@@ -66,8 +73,8 @@ pub fn gated_row(output: usize) -> (bool, usize) {
 /// Slices of the sum over inputs, a power of two: enough that reading weights keeps the memory
 /// busy when there are few rows. A function of the matrix alone.
 fn slices(outputs: usize, inputs: usize) -> usize {
-    let (tiles, pairs) = (outputs.div_ceil(TILE), inputs / (2 * TILE));
-    [1, 2, 4].into_iter().find(|it| 2048 <= tiles * it || pairs < 4 * it).unwrap_or(8)
+    let (tiles, units) = (outputs.div_ceil(TILE), inputs / UNIT);
+    [1, 2, 4].into_iter().find(|it| 2048 <= tiles * it || units < 2 * it).unwrap_or(8)
 }
 
 impl Matrix {
@@ -85,7 +92,7 @@ impl Matrix {
     /// Takes tiles that are on the device already.
     pub fn from_tiles(tiles: Buffer<u32>, outputs: usize, inputs: usize) -> Self {
         let words = outputs.div_ceil(TILE) * (inputs / TILE) * TILE_WORDS;
-        assert!(inputs.is_multiple_of(2 * TILE), "inputs come in pairs of tiles");
+        assert!(inputs.is_multiple_of(UNIT), "inputs come in units of 64");
         assert_eq!(tiles.len(), words, "the tiles are of this matrix");
         Self { tiles, outputs, inputs, slices: slices(outputs, inputs) }
     }
@@ -96,6 +103,11 @@ impl Matrix {
 
     pub fn inputs(&self) -> usize {
         self.inputs
+    }
+
+    /// Runs of inputs that are summed apart, then added in order.
+    pub fn slices(&self) -> usize {
+        self.slices
     }
 
     pub fn bytes(&self) -> u64 {
@@ -116,6 +128,8 @@ pub struct Scratch {
     scales: Buffer<f32>,
     /// Blocks below which a product is also cut along its slices.
     blocks_min: usize,
+    /// Whether the card has the tensor-core instructions of Hopper.
+    hopper: bool,
 }
 
 impl Scratch {
@@ -123,19 +137,20 @@ impl Scratch {
     pub fn new(device: &Device, rows_max: usize) -> Result<Self, DeviceError> {
         let blocks_min = device.facts().multiprocessors as usize;
         Ok(Self {
-            sums: device.zeros(blocks_min * 8 * BLOCK_ROWS * BLOCK_OUTPUTS)?,
+            sums: device.zeros(blocks_min * 8 * CUT_ROWS * BLOCK_OUTPUTS)?,
             arrivals: device.zeros(blocks_min)?,
             scales: device.zeros(rows_max)?,
             blocks_min,
+            hopper: device.facts().capability == (9, 0),
         })
     }
 }
 
-/// What becomes of the sums.
+/// What becomes of the sums. Rounded values are in blocks, see [`super::block_place`].
 #[derive(Debug)]
 pub enum Out<'a> {
-    /// (rows, outputs), as they are and rounded; either may be absent.
-    Plain { sums: Option<&'a mut Buffer<f32>>, rounded: Option<&'a mut Buffer<bf16>> },
+    /// (rows, outputs).
+    Plain(&'a mut Buffer<f32>),
     /// (rows, outputs / 2): `silu(gate) * up`, rows as [`gated_row`] has them.
     Gated(&'a mut Buffer<bf16>),
     /// (rows, outputs): added to `stream`; the sum also rounded.
@@ -146,30 +161,21 @@ pub enum Out<'a> {
     },
 }
 
-/// A place where the rounded residual stream is kept: (rows, stride), from column `at` on.
+/// A place where the rounded residual stream is kept: (rows, columns), from column `at` on.
 #[derive(Debug)]
 pub struct Captured<'a> {
     pub to: &'a mut Buffer<bf16>,
     pub at: usize,
-    pub stride: usize,
+    pub columns: usize,
 }
 
 impl Captured<'_> {
-    pub(super) fn address(&mut self, rows: usize, columns: usize) -> u64 {
-        assert!(self.at + columns <= self.stride, "the columns are in the row");
-        assert!(rows * self.stride <= self.to.len(), "a place for each row");
-        self.to.write() + (self.at * size_of::<bf16>()) as u64
+    pub(super) fn address(&mut self, rows: usize, width: usize) -> u64 {
+        assert!(self.at + width <= self.columns, "the columns are in the row");
+        assert!(self.at.is_multiple_of(8) && self.columns.is_multiple_of(8), "blocks are whole");
+        assert!(block_values(rows, self.columns) <= self.to.len(), "a place for each row");
+        self.to.write()
     }
-}
-
-/// How a product is computed. The result is the same.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Path {
-    /// All rows beside each other, at most 16.
-    Few,
-    /// Blocks of 64 rows; a block adds up all slices, or one.
-    Many,
-    Split,
 }
 
 /// The twin of `Matmul` in `cu/matmul.cuh`.
@@ -179,7 +185,7 @@ struct Args {
     weights: u64,
     x: u64,
     out: u64,
-    out_bf16: u64,
+    rounded: u64,
     stream: u64,
     captured: u64,
     sums: u64,
@@ -190,32 +196,23 @@ struct Args {
     outputs: u32,
     tiles: u32,
     slices: u32,
-    x_stride: u32,
-    captured_stride: u32,
+    captured_at: u32,
+    captured_columns: u32,
+    gated: u32,
     eps: f32,
+    padding: u32,
 }
 
-/// The rows a product reads: (rows, stride), the first `matrix.inputs()` of each.
+/// The rows a product reads: (rows, inputs) in blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     pub x: &'a Buffer<bf16>,
-    pub stride: usize,
     pub rows: usize,
     /// Epsilon of an RMSNorm before the product, its weight folded into the matrix.
     pub norm: Option<f32>,
 }
 
 impl Matrix {
-    /// The path that is fastest for a number of rows.
-    pub fn path(&self, scratch: &Scratch, rows: usize) -> Path {
-        let blocks = rows.div_ceil(BLOCK_ROWS) * self.outputs.div_ceil(BLOCK_OUTPUTS);
-        match rows {
-            0..=FEW => Path::Few,
-            _ if self.slices == 1 || blocks < scratch.blocks_min => Path::Split,
-            _ => Path::Many,
-        }
-    }
-
     pub fn multiply(
         &self,
         device: &Device,
@@ -236,19 +233,19 @@ impl Matrix {
         rows: Rows<'_>,
         out: Out<'_>,
     ) -> Result<(), DeviceError> {
-        let Rows { x, stride, rows, norm } = rows;
-        assert!(self.inputs <= stride && stride.is_multiple_of(8), "rows are read 16 bytes a time");
-        assert!(rows * stride <= x.len(), "x has the rows");
+        let Rows { x, rows, norm } = rows;
+        assert!(block_values(rows, self.inputs) <= x.len(), "x has the rows");
         let (end, mut args) = self.args(rows, out);
         args.x = x.read();
-        args.x_stride = whole(stride);
         args.eps = norm.unwrap_or(0.0);
         if path == Path::Few {
             assert!(rows <= FEW, "the path for few rows");
-            let columns = if rows <= 8 { "8" } else { "16" };
+            let columns = if rows <= 8 { 8 } else { 16 };
             let norm = if norm.is_some() { "norm_" } else { "" };
-            let blocks = self.outputs.div_ceil(TILE).div_ceil(8 / self.slices);
-            let kernel = format!("matmul_few{columns}_{norm}{end}");
+            let together = self.tiles_together(scratch);
+            let tiles = self.outputs.div_ceil(TILE).div_ceil(together);
+            let blocks = tiles.div_ceil(8 / self.slices);
+            let kernel = format!("matmul_few{columns}x{together}_{norm}{end}");
             return device.launch(&kernel, Grid::new(whole(blocks), 256), &[Arg::value(&args)]);
         }
         if norm.is_some() {
@@ -258,18 +255,45 @@ impl Matrix {
             device.launch("norm_scales", grid, &[Arg::value(&args), to])?;
             args.scales = scratch.scales.read();
         }
-        let blocks = (rows.div_ceil(BLOCK_ROWS), self.outputs.div_ceil(BLOCK_OUTPUTS));
-        let mut grid = Grid::new(1, 128);
-        grid.blocks = (whole(blocks.0), whole(blocks.1), 1);
-        if path == Path::Split {
-            grid.blocks.2 = whole(self.slices);
-            let fits = self.slices == 1 || blocks.0 * blocks.1 <= scratch.blocks_min;
+        let (blocks, parts) = match path {
+            Path::Whole(blocks) => (blocks, 1),
+            Path::Cut(blocks, parts) => (blocks, parts),
+            Path::Few => unreachable!("it returned"),
+        };
+        let columns = self.outputs.div_ceil(BLOCK_OUTPUTS);
+        let count = rows.div_ceil(blocks.rows()) * columns;
+        if matches!(path, Path::Cut(..)) {
+            assert!(self.slices.is_multiple_of(parts), "parts are whole slices");
+            let sums = count * self.slices * blocks.rows() * BLOCK_OUTPUTS;
+            let fits = sums <= scratch.sums.len() && count <= scratch.arrivals.len();
             assert!(fits, "the scratch has a place for each block");
             args.sums = scratch.sums.write();
             args.arrivals = scratch.arrivals.write();
         }
-        let path = if path == Path::Split { "split" } else { "many" };
-        device.launch(&format!("matmul_{path}_{end}"), grid, &[Arg::value(&args)])
+        let mut grid = Grid::new(1, 128);
+        grid.blocks = (whole(rows.div_ceil(blocks.rows())), whole(columns), whole(parts));
+        let kernel = match (blocks, path) {
+            // One part of one slice is a whole sum: nothing waits anywhere.
+            (Blocks::Plain, _) if self.slices == parts => format!("matmul_split_{end}"),
+            (Blocks::Plain, _) => format!("matmul_many_{end}"),
+            (Blocks::Wide(width), Path::Cut(..)) => format!("matmul_wide_split_{width}"),
+            (Blocks::Wide(width), _) if self.slices == 1 => format!("matmul_wide_one_{width}"),
+            (Blocks::Wide(width), _) => format!("matmul_wide_loop_{width}"),
+        };
+        if let Blocks::Wide(width) = blocks {
+            assert!(scratch.hopper, "wide blocks are Hopper's");
+            grid.threads = 256;
+            let stages = if width == 256 { 5 } else { 6 };
+            grid.shared_bytes = whole(stages * width * UNIT * size_of::<bf16>() + 256);
+        }
+        device.launch(&kernel, grid, &[Arg::value(&args)])
+    }
+
+    /// Tiles that a warp takes at once, which halves what is read of x, where that leaves a block
+    /// for each multiprocessor.
+    fn tiles_together(&self, scratch: &Scratch) -> usize {
+        let blocks = self.outputs.div_ceil(TILE) * self.slices / 8;
+        if 2 * scratch.blocks_min <= blocks { 2 } else { 1 }
     }
 
     /// The name of what comes at the end, and all arguments that do not depend on the path.
@@ -277,25 +301,27 @@ impl Matrix {
         let mut args = Args::zeroed();
         let values = rows * self.outputs;
         let end = match out {
-            Out::Plain { sums, rounded } => {
-                assert!(sums.as_ref().is_none_or(|it| values <= it.len()), "a place for each sum");
-                assert!(rounded.as_ref().is_none_or(|it| values <= it.len()), "and rounded");
-                args.out = sums.map_or(0, |it| it.write());
-                args.out_bf16 = rounded.map_or(0, |it| it.write());
+            Out::Plain(sums) => {
+                assert!(values <= sums.len(), "a place for each sum");
+                args.out = sums.write();
                 "plain"
             }
             Out::Gated(rounded) => {
-                assert!(self.outputs.is_multiple_of(TILE) && values / 2 <= rounded.len());
-                args.out_bf16 = rounded.write();
+                assert!(self.outputs.is_multiple_of(TILE), "gates and ups come in whole tiles");
+                assert!(block_values(rows, self.outputs / 2) <= rounded.len(), "a place for each");
+                args.rounded = rounded.write();
+                args.gated = 1;
                 "gated"
             }
             Out::Residual { stream, rounded, captured } => {
-                assert!(values <= stream.len() && values <= rounded.len(), "a place for each sum");
+                assert!(values <= stream.len(), "a place for each sum");
+                assert!(block_values(rows, self.outputs) <= rounded.len(), "and rounded");
                 args.stream = stream.write();
-                args.out_bf16 = rounded.write();
+                args.rounded = rounded.write();
                 if let Some(mut captured) = captured {
                     args.captured = captured.address(rows, self.outputs);
-                    args.captured_stride = whole(captured.stride);
+                    args.captured_at = whole(captured.at);
+                    args.captured_columns = whole(captured.columns);
                 }
                 "residual"
             }

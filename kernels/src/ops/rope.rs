@@ -1,4 +1,4 @@
-//! Bias, head norm and rotary position on queries and keys; keys and values to their pages.
+//! Bias, head norm and rotary position on queries and keys; the pages of keys and values.
 
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
@@ -33,10 +33,10 @@ impl Pages {
         Ok(Self { memory: device.zeros(values)?, pages, kv_heads, head_dim })
     }
 
-    pub(super) fn layer(&self, layer: usize) -> u64 {
+    fn layer(&mut self, layer: usize) -> u64 {
         let values = self.pages * Self::page_values(self.kv_heads, self.head_dim);
         assert!((layer + 1) * values <= self.memory.len(), "the layer is there");
-        self.memory.read() + (layer * values * size_of::<bf16>()) as u64
+        self.memory.write() + (layer * values * size_of::<bf16>()) as u64
     }
 
     pub fn memory(&self) -> &Buffer<bf16> {
@@ -93,10 +93,23 @@ pub struct Places<'a> {
     pub rows: usize,
 }
 
-/// The twin of `Rope` in `cu/rope.cu`.
+/// One layer's queries, keys and values before they are turned, and how they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation<'a> {
+    /// (rows, (heads + 2 kv_heads) head_dim): queries, keys, values.
+    pub qkv: &'a Buffer<f32>,
+    /// Query heads; 0 where only keys and values are kept.
+    pub heads: usize,
+    pub norms: HeadNorms<'a>,
+    pub turns: &'a Turns,
+    /// The rotary position is the row's position less this; rows and keys before do not exist.
+    pub behind: u32,
+}
+
+/// The twin of `Rope` in `cu/rope.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
-struct Args {
+pub(super) struct Args {
     qkv: u64,
     bias: u64,
     q_norm: u64,
@@ -115,62 +128,84 @@ struct Args {
     padding: u32,
 }
 
-/// One layer's part of [`rotate`].
-#[derive(Debug)]
-pub struct Rotation<'a> {
-    /// (rows, (heads + 2 kv_heads) head_dim).
-    pub qkv: &'a Buffer<f32>,
-    /// Query heads; 0 where only keys and values are kept.
-    pub heads: usize,
-    /// (rows, heads head_dim).
-    pub q: &'a mut Buffer<bf16>,
-    pub norms: HeadNorms<'a>,
-    pub turns: &'a Turns,
-    /// The rotary position is the row's position less this, and rows before it have none.
-    pub behind: u32,
+impl Rotation<'_> {
+    pub(super) fn args(
+        &self,
+        step: &Step,
+        places: Places<'_>,
+        pages: &mut Pages,
+        layer: usize,
+    ) -> Args {
+        let Self { qkv, heads, norms, turns, behind } = *self;
+        let (rows, dim) = (places.rows, pages.head_dim);
+        let width = (heads + 2 * pages.kv_heads) * dim;
+        assert!(rows * width <= qkv.len(), "a place for each row");
+        assert!(rows <= places.positions.len() && rows <= places.lanes.len(), "a place for each");
+        assert_eq!(turns.half * 2, dim, "turns are made for this head size");
+        assert!(norms.bias.is_none_or(|it| it.len() == width), "a bias for each output");
+        let positions = step.sizes.pages_max * PAGE_TOKENS;
+        assert!(positions <= turns.table.len() / turns.half, "turns reach");
+        Args {
+            qkv: qkv.read(),
+            bias: norms.bias.map_or(0, Buffer::read),
+            q_norm: norms.queries.map_or(0, Buffer::read),
+            k_norm: norms.keys.map_or(0, Buffer::read),
+            turns: turns.table.read(),
+            positions: places.positions.read(),
+            lanes: places.lanes.read(),
+            pages: step.pages.read(),
+            q: 0,
+            layer: pages.layer(layer),
+            heads: whole(heads),
+            kv_heads: whole(pages.kv_heads),
+            pages_max: whole(step.sizes.pages_max),
+            behind,
+            eps: norms.eps,
+            padding: 0,
+        }
+    }
+
+    /// Turns queries into `q` (rows, heads head_dim), and keys, which go with values to the pages.
+    pub fn rotate(
+        &self,
+        device: &Device,
+        step: &Step,
+        places: Places<'_>,
+        (pages, layer): (&mut Pages, usize),
+        q: &mut Buffer<bf16>,
+    ) -> Result<(), DeviceError> {
+        assert!(places.rows * self.heads * pages.head_dim <= q.len(), "a place for each query");
+        let args = Args { q: q.write(), ..self.args(step, places, pages, layer) };
+        launch(device, args, places.rows, pages.head_dim)
+    }
+
+    /// Where there are no queries: turned keys go with values to the pages.
+    pub fn store(
+        &self,
+        device: &Device,
+        step: &Step,
+        places: Places<'_>,
+        (pages, layer): (&mut Pages, usize),
+    ) -> Result<(), DeviceError> {
+        assert_eq!(self.heads, 0, "no queries");
+        let args = self.args(step, places, pages, layer);
+        launch(device, args, places.rows, pages.head_dim)
+    }
 }
 
-/// Turns queries and keys, keeps keys and values of each row at its position.
-pub fn rotate(
-    device: &Device,
-    step: &Step,
-    places: Places<'_>,
-    pages: &mut Pages,
-    layer: usize,
-    rotation: Rotation<'_>,
-) -> Result<(), DeviceError> {
-    let Rotation { qkv, heads, q, norms, turns, behind } = rotation;
-    let (rows, dim) = (places.rows, pages.head_dim);
-    let width = (heads + 2 * pages.kv_heads) * dim;
-    assert!(rows * width <= qkv.len() && rows * heads * dim <= q.len(), "a place for each row");
-    assert!(rows <= places.positions.len() && rows <= places.lanes.len(), "a place for each row");
-    assert_eq!(turns.half * 2, dim, "turns are made for this head size");
-    assert!(norms.bias.is_none_or(|it| it.len() == width), "a bias for each output");
-    assert!(step.sizes.pages_max * PAGE_TOKENS <= turns.table.len() / turns.half, "turns reach");
-    let args = Args {
-        qkv: qkv.read(),
-        bias: norms.bias.map_or(0, Buffer::read),
-        q_norm: norms.queries.map_or(0, Buffer::read),
-        k_norm: norms.keys.map_or(0, Buffer::read),
-        turns: turns.table.read(),
-        positions: places.positions.read(),
-        lanes: places.lanes.read(),
-        pages: step.pages.read(),
-        q: q.write(),
-        layer: pages.layer(layer),
-        heads: whole(heads),
-        kv_heads: whole(pages.kv_heads),
-        pages_max: whole(step.sizes.pages_max),
-        behind,
-        eps: norms.eps,
-        padding: 0,
-    };
-    let kernel = match dim {
+fn launch(device: &Device, args: Args, rows: usize, head_dim: usize) -> Result<(), DeviceError> {
+    let kernel = match head_dim {
         64 => "rope_64",
         128 => "rope_128",
         _ => unreachable!("the backend takes heads of 64 and 128"),
     };
     device.launch(kernel, Grid::new(whole(rows), 128), &[Arg::value(&args)])
+}
+
+impl Args {
+    pub(super) fn set_queries(&mut self, q: &Buffer<bf16>) {
+        self.q = q.read();
+    }
 }
 
 /// Rotates one head in place. turns: (head_dim / 2).

@@ -2,7 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::whole;
+use half::bf16;
+
+use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
 mod words;
@@ -18,8 +20,6 @@ pub const NONE: u32 = u32::MAX;
 pub const CHAINED: u32 = 1;
 /// A token is chosen after its last own row and after each draft that is kept.
 pub const CHOOSES: u32 = 2;
-/// The first entry of a sequence on this lane.
-pub const FRESH: u32 = 4;
 
 /// One sequence's rows in a step. The twin of `Entry` in `cu/rows.cuh`.
 #[repr(C)]
@@ -38,8 +38,6 @@ pub struct Entry {
     /// Its first place among the rows that choose.
     pub choice: u32,
     pub outputs_start: u32,
-    /// The page that keeps the hidden state before a fresh entry, or [`NONE`].
-    pub page_before: u32,
     /// Where the inbox has the tokens of its rows that the host knows.
     pub tokens: u32,
     /// Where the inbox has its sampling.
@@ -51,7 +49,8 @@ pub struct Entry {
 pub struct StepSizes {
     /// Sequences at once; the device has one lane more, for rows that do not exist.
     pub lanes: usize,
-    /// Pages of one sequence.
+    /// Pages of all sequences, and of one.
+    pub pages: usize,
     pub pages_max: usize,
     pub rows_max: usize,
     pub choosers_max: usize,
@@ -70,7 +69,8 @@ pub struct Step {
     pub lane_tokens: Buffer<u32>,
     pub lane_lens: Buffer<u32>,
     pub pages: Buffer<u32>,
-    pub history: Buffer<u32>,
+    /// The token whose row stands in each slot: (pages, 16).
+    pub page_tokens: Buffer<u32>,
     pub tokens: Buffer<u32>,
     pub positions: Buffer<i32>,
     pub lanes: Buffer<u32>,
@@ -99,7 +99,7 @@ pub(super) struct StepArgs {
     lane_tokens: u64,
     lane_lens: u64,
     pages: u64,
-    history: u64,
+    page_tokens: u64,
     tokens: u64,
     positions: u64,
     lanes: u64,
@@ -117,10 +117,8 @@ pub(super) struct StepArgs {
     rows_max: u32,
     choosers_max: u32,
     pages_max: u32,
-    positions_max: u32,
     scratch_lane: u32,
     result_words: u32,
-    padding: u32,
 }
 
 /// How much of a step is laid out: what the host sent, padded to these.
@@ -142,7 +140,7 @@ impl Step {
             lane_tokens: device.zeros(lanes + 1)?,
             lane_lens: device.zeros(lanes + 1)?,
             pages: device.zeros((lanes + 1) * pages_max)?,
-            history: device.zeros((lanes + 1) * pages_max * PAGE_TOKENS)?,
+            page_tokens: device.zeros(sizes.pages * PAGE_TOKENS)?,
             tokens: device.zeros(rows_max)?,
             positions: device.zeros(rows_max)?,
             lanes: device.zeros(rows_max)?,
@@ -175,7 +173,7 @@ impl Step {
             lane_tokens: self.lane_tokens.write(),
             lane_lens: self.lane_lens.write(),
             pages: self.pages.write(),
-            history: self.history.write(),
+            page_tokens: self.page_tokens.write(),
             tokens: self.tokens.write(),
             positions: self.positions.write(),
             lanes: self.lanes.write(),
@@ -193,10 +191,8 @@ impl Step {
             rows_max: whole(rows),
             choosers_max: whole(choosers),
             pages_max: whole(sizes.pages_max),
-            positions_max: whole(sizes.pages_max * PAGE_TOKENS),
             scratch_lane: whole(sizes.lanes),
             result_words: whole(2 + sizes.drafts_max),
-            padding: 0,
         }
     }
 
@@ -222,22 +218,22 @@ impl Step {
         device.launch("accept", grid, &[Arg::value(&args), Arg::Address(choices.read())])
     }
 
-    /// `out[i, :] = x[chooser_rows[i], :]`, rows of `width` values; zeros where there is no row.
+    /// `out[i, :] = x[chooser_rows[i], :]`, (rows, columns) in blocks; zeros where there is no row.
     pub fn gather(
         &self,
         device: &Device,
         choosers: usize,
-        x: &Buffer<half::bf16>,
-        width: usize,
-        out: &mut Buffer<half::bf16>,
+        x: &Buffer<bf16>,
+        columns: usize,
+        out: &mut Buffer<bf16>,
     ) -> Result<(), DeviceError> {
-        assert!(width.is_multiple_of(2) && choosers * width <= out.len(), "a place for each row");
+        assert!(block_values(choosers, columns) <= out.len(), "a place for each row");
         assert!(choosers <= self.chooser_rows.len(), "no more than there are");
         let args = [
             Arg::Address(x.read()),
             Arg::Address(self.chooser_rows.read()),
             Arg::Address(out.write()),
-            Arg::U32(whole(width / 2)),
+            Arg::U32(whole(columns)),
         ];
         device.launch("gather_rows", Grid::new(whole(choosers), 128), &args)
     }

@@ -1,11 +1,14 @@
-//! The choice of a token from its logits: penalties, biases and masks, floors, keyed noise.
+//! The choice of a token from its logits: penalties, biases and masks, filters, keyed noise.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::rows::{Extent, Step, StepArgs, Wish};
 use super::whole;
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
+use crate::noise::{NOISE_MAX, NOISE_MIN, Noise, exp, gumbel, ln};
 
+/// Stop tokens that one request can have.
+pub const STOPS_MAX: usize = 128;
 /// Alternatives that can be reported beside a chosen token.
 pub const LOGPROBS_MAX: usize = 20;
 
@@ -70,68 +73,41 @@ pub fn launch(
     device.launch("sample", grid, &[Arg::value(&args)])
 }
 
-/// Mixes all bits into all bits (the finisher of SplitMix64, Steele et al. 2014).
-fn mix(v: u64) -> u64 {
-    let v = (v ^ v >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let v = (v ^ v >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    v ^ v >> 31
-}
-
-/// Standard Gumbel noise: a function of the request's seed, the place in its output and the token.
-pub fn noise(seed: u64, output: u32, token: u32) -> f32 {
-    let golden = 0x9e37_79b9_7f4a_7c15_u64;
-    let step = (u64::from(output) + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
-    let place = mix(seed.wrapping_add(step));
-    let bits = mix(place ^ (u64::from(token) + 1).wrapping_mul(golden)) >> 40;
-    let uniform = (bits as f32 + 0.5) / (1_u32 << 24) as f32;
-    -(-uniform.ln()).ln()
-}
-
-/// The token that `wish` chooses from logits to which penalties, biases and masks were applied.
-/// Sums in f64, so a token at the very edge of top-p may fall on its other side.
-pub fn cpu(logits: &[f32], wish: &Wish, output: u32) -> u32 {
-    let largest = |scores: &[f32]| {
-        let best = scores.iter().copied().enumerate().reduce(|a, b| if a.1 < b.1 { b } else { a });
-        whole(best.map_or(0, |it| it.0))
-    };
+/// The token that `wish` chooses for `position` from logits to which penalties, biases and masks
+/// were applied: the definition, by sorting.
+pub fn cpu(logits: &[f32], wish: &Wish, position: u32) -> u32 {
+    let mut order: Vec<u32> = (0..whole(logits.len())).collect();
+    let logit = |token: u32| logits[token as usize];
+    order.sort_by(|&a, &b| logit(b).total_cmp(&logit(a)).then(a.cmp(&b)));
+    let likeliest = order[0];
     if wish.temperature <= 0.0 {
-        return largest(logits);
+        return likeliest;
     }
-    let per = 1.0 / wish.temperature;
-    let scores: Vec<f32> = logits.iter().map(|it| it * per).collect();
-    let floor = cpu_floor(&scores, wish);
-    let noisy = |(token, &score): (usize, &f32)| {
-        if score < floor {
-            f32::NEG_INFINITY
-        } else {
-            score + noise(wish.seed, output, whole(token))
-        }
-    };
-    largest(&scores.iter().enumerate().map(noisy).collect::<Vec<f32>>())
-}
-
-/// Scores below this are not drawn from.
-fn cpu_floor(scores: &[f32], wish: &Wish) -> f32 {
-    let mut sorted = scores.to_vec();
-    sorted.sort_by(|a, b| b.total_cmp(a));
-    let most = sorted[0];
+    let distance = |token: u32| (logit(token) - logit(likeliest)) / wish.temperature;
+    // Tokens that cannot win against the likeliest do not count.
+    order.retain(|&it| NOISE_MIN - NOISE_MAX - 0.01 <= distance(it));
     if 0 < wish.top_k {
-        let floor = sorted[(wish.top_k as usize).min(sorted.len()) - 1];
-        sorted.retain(|it| floor <= *it);
+        order.truncate(wish.top_k as usize);
     }
     if wish.top_p < 1.0 {
-        let weights: Vec<f64> = sorted.iter().map(|it| f64::from(it - most).exp()).collect();
-        let wanted = weights.iter().sum::<f64>() * f64::from(wish.top_p);
+        let mass =
+            |&token: &u32| (f64::from(exp(distance(token))) * 4_294_967_296.0).round_ties_even();
+        let limit = f64::from(wish.top_p) * order.iter().map(mass).sum::<f64>();
         let mut sum = 0.0;
-        let reached = weights.iter().position(|it| {
-            sum += it;
-            wanted <= sum
+        let reached = order.iter().position(|it| {
+            sum += mass(it);
+            limit <= sum
         });
-        let floor = sorted[reached.unwrap_or(sorted.len() - 1)];
-        sorted.retain(|it| floor <= *it);
+        order.truncate(reached.map_or(order.len(), |it| it + 1));
     }
-    let by_min = if 0.0 < wish.min_p { most + wish.min_p.ln() } else { f32::NEG_INFINITY };
-    sorted[sorted.len() - 1].max(by_min)
+    if 0.0 < wish.min_p {
+        order.retain(|&it| ln(wish.min_p) <= distance(it) || it == likeliest);
+    }
+    let noise = Noise::new(wish.seed, position);
+    let score = |token: u32| distance(token) + gumbel(noise.bits(token));
+    let louder =
+        |a: u32, b: u32| if score(b).total_cmp(&score(a)).then(a.cmp(&b)).is_gt() { b } else { a };
+    order.into_iter().reduce(louder).unwrap_or(likeliest)
 }
 
 #[cfg(test)]

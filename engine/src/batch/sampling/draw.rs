@@ -5,7 +5,7 @@
 
 use crate::batch::sampling::Sampling;
 use crate::batch::sampling::chunk::{WIDTH, any_reaches, chunks, each};
-use crate::batch::sampling::noise::{NOISE_MAX, NOISE_MIN, Noise, at_most, exp, gumbel, ln};
+use kernels::noise::{NOISE_MAX, NOISE_MIN, Noise, at_most, exp, gumbel, ln};
 
 /// The last token that is kept, likeliest first; of equal logits the lower token comes first.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use crate::batch::ids::TokenId;
 use crate::batch::plan::TokenLogprobs;
 use crate::batch::sampling::chunk::{WIDTH, any_reaches, chunks, each};
-use crate::batch::sampling::noise::exp;
+use kernels::noise::exp;
 
 /// Log-probabilities of the `chosen` token and of the `top` likeliest. `likeliest` is the token of
 /// the largest logit, which is finite; the others are finite or minus infinity.

@@ -1,6 +1,6 @@
+use kernels::noise::{NOISE_MAX, NOISE_MIN, Noise, at_most, exp, gumbel, ln};
 use proptest::prelude::*;
 
-use super::noise::{NOISE_MAX, NOISE_MIN, Noise, at_most, exp, gumbel, ln};
 use super::*;
 
 fn seeded(seed: u64) -> Sampling {

@@ -3,10 +3,8 @@
 use kernels::cuda::{Buffer, Device, DeviceError};
 use kernels::ops::attend::{self, Attention};
 use kernels::ops::matmul::{self, Matrix, Out, Rows};
-use kernels::ops::rope::{self, HeadNorms, Pages, Places, Rotation, Turns};
-use kernels::ops::rows::{
-    CHOOSES, Entry, Extent, FRESH, Lists, NONE, Step, StepSizes, StepWords, Wish,
-};
+use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
+use kernels::ops::rows::{CHOOSES, Entry, Extent, Lists, Step, StepSizes, StepWords, Wish};
 use kernels::ops::sample::{self, Choices};
 use kernels::ops::{bf16, embed};
 
@@ -78,7 +76,6 @@ struct Model {
     stream: Buffer<f32>,
     x: Buffer<bf16>,
     qkv: Buffer<f32>,
-    q: Buffer<bf16>,
     attended: Buffer<bf16>,
     gated: Buffer<bf16>,
     logits: Buffer<f32>,
@@ -130,6 +127,7 @@ fn lay(device: &Device, batch: usize, q: usize) -> Result<Step, DeviceError> {
     let rows = batch * q;
     let sizes = StepSizes {
         lanes: batch,
+        pages: batch * pages_max,
         pages_max,
         rows_max: rows,
         choosers_max: rows,
@@ -150,8 +148,7 @@ fn lay(device: &Device, batch: usize, q: usize) -> Result<Step, DeviceError> {
             start: few(CONTEXT - q),
             fed: 1,
             drafts: few(q - 1),
-            flags: FRESH | CHOOSES,
-            page_before: NONE,
+            flags: CHOOSES,
             ..Entry::default()
         };
         words.push(entry, Wish::greedy(), Lists { tokens: &tokens, ..Lists::default() }, few(q));
@@ -184,7 +181,6 @@ fn build(device: &Device, shape: &Shape, rows: usize) -> Result<Model, DeviceErr
         stream: device.zeros(rows * hidden)?,
         x: device.zeros(rows * hidden)?,
         qkv: device.zeros(rows * (heads + 2 * kv_heads) * dim)?,
-        q: device.zeros(rows * width)?,
         attended: device.zeros(rows * width)?,
         gated: device.zeros(rows * intermediate)?,
         logits: device.zeros(rows * vocab)?,
@@ -211,8 +207,8 @@ impl Model {
         }
         for layer in 0..self.layers.len() {
             if does(Only::Products) {
-                let rows = Rows { x: &self.x, stride: self.shape.hidden, rows, norm: NORM };
-                let out = Out::Plain { sums: Some(&mut self.qkv), rounded: None };
+                let rows = Rows { x: &self.x, rows, norm: NORM };
+                let out = Out::Plain(&mut self.qkv);
                 self.layers[layer].qkv.multiply(device, &mut self.scratch, rows, out)?;
             }
             if does(Only::Attention) {
@@ -223,8 +219,8 @@ impl Model {
             }
         }
         if does(Only::End) {
-            let of = Rows { x: &self.x, stride: self.shape.hidden, rows, norm: NORM };
-            let out = Out::Plain { sums: Some(&mut self.logits), rounded: None };
+            let of = Rows { x: &self.x, rows, norm: NORM };
+            let out = Out::Plain(&mut self.logits);
             self.head.multiply(device, &mut self.scratch, of, out)?;
             let vocab = self.shape.vocab;
             sample::launch(device, step, extent, &mut self.logits, vocab, &mut self.choices)?;
@@ -245,35 +241,31 @@ impl Model {
         let rotation = Rotation {
             qkv: &self.qkv,
             heads: self.shape.heads,
-            q: &mut self.q,
             norms: HeadNorms::default(),
             turns: &self.turns,
             behind: 0,
         };
-        rope::rotate(device, step, places, &mut self.pages, layer, rotation)?;
         let attention = Attention {
-            q: &self.q,
-            heads: self.shape.heads,
-            out: &mut self.attended,
-            pages: &self.pages,
+            rotation,
+            places,
+            pages: &mut self.pages,
             layer,
-            first_key: 0,
             spans: &step.spans,
             spans_len: batch,
+            out: &mut self.attended,
         };
         let blocks = if batch * self.shape.kv_heads < 132 { 2 } else { 1 };
-        attention.few(device, &mut self.parts, step, places, q, blocks)
+        attention.few(device, &mut self.parts, step, q, blocks)
     }
 
     fn rest(&mut self, device: &Device, layer: usize, rows: usize) -> Result<(), DeviceError> {
-        let Shape { hidden, intermediate, heads, dim, .. } = self.shape;
         let layer = &self.layers[layer];
-        let of = Rows { x: &self.attended, stride: heads * dim, rows, norm: None };
+        let of = Rows { x: &self.attended, rows, norm: None };
         let out = Out::Residual { stream: &mut self.stream, rounded: &mut self.x, captured: None };
         layer.o.multiply(device, &mut self.scratch, of, out)?;
-        let of = Rows { x: &self.x, stride: hidden, rows, norm: NORM };
+        let of = Rows { x: &self.x, rows, norm: NORM };
         layer.gate_up.multiply(device, &mut self.scratch, of, Out::Gated(&mut self.gated))?;
-        let of = Rows { x: &self.gated, stride: intermediate, rows, norm: None };
+        let of = Rows { x: &self.gated, rows, norm: None };
         let out = Out::Residual { stream: &mut self.stream, rounded: &mut self.x, captured: None };
         layer.down.multiply(device, &mut self.scratch, of, out)
     }

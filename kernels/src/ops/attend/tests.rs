@@ -10,7 +10,8 @@ fn blocks_cover_the_rows_once() {
 #[test]
 fn tiles_are_powers_of_two() {
     assert_eq!([1, 16, 17, 32, 33, 64].map(tiles), [1, 1, 2, 2, 4, 4]);
-    assert!(is_few(8, 8) && !is_few(17, 4));
+    assert!(is_few(8, 8, 64) && !is_few(9, 1, 64));
+    assert!(is_few(8, 4, 128) && !is_few(8, 5, 128));
 }
 
 /// Two keys, one of which has all the weight; then equal weights.

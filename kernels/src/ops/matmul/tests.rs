@@ -29,12 +29,12 @@ fn a_lane_holds_what_the_instruction_wants() {
 
 #[test]
 fn packing_keeps_values_and_fills_with_zeros() {
-    let value = |output: usize, input: usize| (output * 32 + input) as f32 / 64.0;
-    let words = pack(17, 32, |output, row| {
+    let value = |output: usize, input: usize| (output * 64 + input) as f32 / 64.0;
+    let words = pack(17, 64, |output, row| {
         row.iter_mut().enumerate().for_each(|(input, it)| *it = value(output, input));
     });
     let read = |output, input| {
-        let (word, half) = place(32, output, input);
+        let (word, half) = place(64, output, input);
         bf16::from_bits((words[word] >> (16 * half) & 0xffff) as u16).to_f32()
     };
     assert_eq!(read(16, 31), bf16::from_f32(value(16, 31)).to_f32());

@@ -19,16 +19,16 @@ fn a_step_is_a_header_and_what_it_points_to() {
     assert_eq!(list(7, 3), [3, 0, 11]);
     let entries = &words[words[4] as usize..];
     assert_eq!(entries[..4], [3, 0, 5, 2]);
-    let tokens = entries[10] as usize;
+    let tokens = entries[9] as usize;
     assert_eq!(words[tokens..tokens + 2], [7, 8]);
-    let wish = entries[11] as usize;
+    let wish = entries[10] as usize;
     assert_eq!(words[wish + 9], 1);
     assert_eq!(words[words[wish + 10] as usize..][..2], [9, 0.5_f32.to_bits()]);
 }
 
 #[test]
 fn twins_have_the_sizes_of_the_device_structures() {
-    assert_eq!(size_of::<Entry>(), 12 * 4);
+    assert_eq!(size_of::<Entry>(), 11 * 4);
     assert_eq!(size_of::<WishWords>(), 16 * 4);
-    assert_eq!(size_of::<StepArgs>(), 19 * 8 + 8 * 4);
+    assert_eq!(size_of::<StepArgs>(), 19 * 8 + 6 * 4);
 }

@@ -1,0 +1,86 @@
+// Bias, head norm and rotary position of one head, as both users of it do them.
+//
+// First half' = first cos - second sin, second half' = second cos + first sin.
+#pragma once
+#include "base.cuh"
+
+struct Rope {
+  const float* qkv;      // (rows, (heads + 2 kv_heads) head_dim)
+  const float* bias;     // of a row, if not null
+  const float* q_norm;   // (head_dim), if not null: RMSNorm of each head
+  const float* k_norm;
+  const float2* turns;   // (positions, head_dim / 2): cos and sin
+  const i32* positions;  // of each row; negative: the row does not exist
+  const u32* lanes;      // of each row
+  const u32* pages;      // (lanes, pages_max)
+  bf16* q;               // (rows, heads head_dim)
+  bf16* layer;           // the pages' memory of this layer
+  int heads;
+  int kv_heads;
+  int pages_max;
+  int behind;            // the rotary position is the row's position less this; rows and keys
+                         // before it do not exist
+  float eps;
+};
+
+// A lane's PAIRS pairs of one head.
+template <int PAIRS>
+struct Head {
+  float low[PAIRS];
+  float high[PAIRS];
+
+  MEMBER void store(bf16* to) const {
+#pragma unroll
+    for (int i = 0; i < PAIRS; ++i) {
+      to[i * WARP + threadIdx.x % WARP] = to_bf16(low[i]);
+      to[(PAIRS + i) * WARP + threadIdx.x % WARP] = to_bf16(high[i]);
+    }
+  }
+};
+
+// Head `head` of a row: queries, then keys, then values. A warp calls it.
+template <int PAIRS>
+DEV Head<PAIRS> turned_head(const Rope& p, int row, int position, int head) {
+  const int lane = threadIdx.x % WARP, half = PAIRS * WARP, head_dim = 2 * half;
+  const bool is_q = head < p.heads, is_v = head >= p.heads + p.kv_heads;
+  const int heads = p.heads + 2 * p.kv_heads;
+  const float* from = p.qkv + ((size_t)row * heads + head) * head_dim;
+  const float* norm = is_q ? p.q_norm : p.k_norm;
+  Head<PAIRS> out;
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < PAIRS; ++i) {
+    int at = i * WARP + lane;
+    out.low[i] = from[at], out.high[i] = from[at + half];
+    if (p.bias != 0) {
+      out.low[i] = __fadd_rn(out.low[i], p.bias[head * head_dim + at]);
+      out.high[i] = __fadd_rn(out.high[i], p.bias[head * head_dim + at + half]);
+    }
+    squares = __fmaf_rn(out.low[i], out.low[i], squares);
+    squares = __fmaf_rn(out.high[i], out.high[i], squares);
+  }
+  if (norm != 0 && !is_v) {
+    float scale = __frsqrt_rn(__fadd_rn(__fdiv_rn(warp_sum(squares), head_dim), p.eps));
+#pragma unroll
+    for (int i = 0; i < PAIRS; ++i) {
+      out.low[i] = __fmul_rn(__fmul_rn(out.low[i], scale), norm[i * WARP + lane]);
+      out.high[i] = __fmul_rn(__fmul_rn(out.high[i], scale), norm[i * WARP + lane + half]);
+    }
+  }
+  if (is_v) return out;
+#pragma unroll
+  for (int i = 0; i < PAIRS; ++i) {
+    float2 turn = p.turns[(size_t)(position - p.behind) * half + i * WARP + lane];
+    float low = __fmaf_rn(out.low[i], turn.x, -__fmul_rn(out.high[i], turn.y));
+    float high = __fmaf_rn(out.high[i], turn.x, __fmul_rn(out.low[i], turn.y));
+    out.low[i] = low, out.high[i] = high;
+  }
+  return out;
+}
+
+// Where a layer's pages hold keys (0) or values (1) of a position: page after page, keys then
+// values, head after head, 16 tokens of head_dim each.
+DEV size_t slot_of(const Rope& p, u32 page, int is_v, int kv_head, int position, int head_dim) {
+  size_t line = ((size_t)page * 2 + is_v) * p.kv_heads + kv_head;
+  return (line * PAGE + position % PAGE) * head_dim;
+}

@@ -1,0 +1,69 @@
+//! Which kernel computes a product, for a matrix and a number of rows.
+
+use super::{BLOCK_OUTPUTS, BLOCK_ROWS, FEW, Matrix, Scratch};
+
+/// How a product is computed. The result is the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Path {
+    /// All rows beside each other, at most 16.
+    Few,
+    /// Blocks of so many rows that add up all slices.
+    Whole(Blocks),
+    /// Blocks of so many rows, each for one of so many parts of the slices; the last one adds up.
+    Cut(Blocks, usize),
+}
+
+/// The rows of a block, by the kernel that makes it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Blocks {
+    /// 64 rows, on any card.
+    Plain,
+    /// 64, 128, 192 (only of whole sums in slices) or 256 (only of sums in one slice), on Hopper.
+    Wide(usize),
+}
+
+impl Blocks {
+    pub(super) fn rows(self) -> usize {
+        match self {
+            Self::Plain => BLOCK_ROWS,
+            Self::Wide(rows) => rows,
+        }
+    }
+}
+
+impl Matrix {
+    /// The path that is fastest for a number of rows.
+    pub fn path(&self, scratch: &Scratch, rows: usize) -> Path {
+        if rows <= FEW {
+            return Path::Few;
+        }
+        let cut = |blocks: Blocks| {
+            let count = rows.div_ceil(blocks.rows()) * self.outputs.div_ceil(BLOCK_OUTPUTS);
+            let enough = scratch.blocks_min * 3 / 4;
+            let parts = [1, 2, 4].into_iter().find(|it| enough <= count * it).unwrap_or(8);
+            (count, parts.min(self.slices))
+        };
+        if !scratch.hopper {
+            let (count, parts) = cut(Blocks::Plain);
+            let is_cut = 1 < parts && count < scratch.blocks_min;
+            return if is_cut {
+                Path::Cut(Blocks::Plain, self.slices)
+            } else {
+                Path::Whole(Blocks::Plain)
+            };
+        }
+        let blocks = Blocks::Wide(if rows <= 64 { 64 } else { 128 });
+        let (_, parts) = cut(blocks);
+        match (self.slices, parts) {
+            (1, _) if 128 < rows => Path::Whole(Blocks::Wide(256)),
+            (1, _) | (_, 1) if rows <= 128 => Path::Whole(blocks),
+            (_, 1) => {
+                // A wider block reads less; a last one that is half empty computes more.
+                let waste = |width: usize| rows.next_multiple_of(width);
+                let wide = waste(192) * 10 <= waste(128) * 11;
+                Path::Whole(Blocks::Wide(if wide { 192 } else { 128 }))
+            }
+            (_, parts) => Path::Cut(blocks, parts),
+        }
+    }
+}
