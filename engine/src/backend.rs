@@ -6,6 +6,7 @@ use std::fmt;
 use crate::batch::plan::{StepChoices, StepPlan};
 
 pub mod cpu;
+pub mod cuda;
 
 /// Sizes a backend fixes when it starts.
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kernels::cuda::Card;
+
 use crate::config::judge::{Judge, memory, mode};
 use crate::config::raw::Raw;
 use crate::config::words::{
-    activations, address, body_size, device, log_format, names, rule, seconds,
+    activations, address, body_size, device, load_format, log_format, names, rule, seconds,
 };
 
 pub mod calibration;
@@ -21,6 +23,7 @@ mod words;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub model: PathBuf,
+    pub load_format: LoadFormat,
     pub mode: Mode,
     pub device: Device,
     pub activations: Activations,
@@ -85,9 +88,27 @@ pub enum Until {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Device {
     /// The cores to use; empty for all.
-    Cpu { cores: Vec<usize> },
-    /// As written, for the backend to resolve.
-    Cuda { name: String },
+    Cpu {
+        cores: Vec<usize>,
+    },
+    Cuda {
+        card: Card,
+    },
+}
+
+impl Device {
+    fn is_gpu(&self) -> bool {
+        matches!(self, Self::Cuda { .. })
+    }
+}
+
+/// Where weights come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LoadFormat {
+    /// From the files.
+    Auto,
+    /// By chance, in the sizes that config.json names: for speed tests.
+    Dummy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -155,8 +176,14 @@ impl Config {
         let mut judge = Judge::default();
         let model = judge.required("model", raw.model.clone());
         let mode = mode(&mut judge, &raw);
-        let running_max = judge.whole("running-max", raw.running_max, 32, 1..=4096);
-        let rows_max = judge.whole("rows-max", raw.rows_max, 256, 1..=65_536);
+        let device = judge.parsed("device", raw.device, "cpu", device);
+        let load_format = judge.parsed("load-format", raw.load_format, "auto", load_format);
+        if load_format == LoadFormat::Dummy && !device.is_gpu() {
+            judge.error("load-format", "dummy has a meaning only on a GPU");
+        }
+        let (running, rows) = if device.is_gpu() { (256, 2048) } else { (32, 256) };
+        let running_max = judge.whole("running-max", raw.running_max, running, 1..=4096);
+        let rows_max = judge.whole("rows-max", raw.rows_max, rows, 1..=65_536);
         if rows_max < running_max {
             let detail = format!(
                 "{rows_max} is less than running-max {running_max}: a step reads \
@@ -164,12 +191,14 @@ impl Config {
             );
             judge.error("rows-max", detail);
         }
+        let share = if device.is_gpu() { "0.9" } else { "0.25" };
         let config = Self {
             model: model.into(),
+            load_format,
             mode,
-            device: judge.parsed("device", raw.device, "cpu", device),
+            device,
             activations: judge.parsed("activations", raw.activations, "int8", activations),
-            memory: memory(&mut judge, raw.memory, raw.memory_fraction),
+            memory: memory(&mut judge, raw.memory, raw.memory_fraction, share),
             names: judge.parsed("served-model-name", raw.served_model_name, "", names),
             context_max: raw
                 .context_max

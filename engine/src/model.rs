@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use kernels::quant::Dtype;
 
+pub use self::dummy::{load_dummy, load_dummy_head};
 pub use self::error::LoadError;
 pub use self::head::{LoadedHead, load_head};
 pub use self::load::{Loaded, load, load_model};
 
 mod checkpoint;
+mod dummy;
 pub(crate) mod error;
 mod fields;
 mod from_gguf;

@@ -22,6 +22,7 @@ const WORDS: &[(&str, &[&str])] = &[
     (
         "draft",
         &[
+            "engine/examples/",
             "engine/src/backend/",
             "engine/src/batch/",
             "engine/src/config",
@@ -42,7 +43,16 @@ const WORDS: &[(&str, &[&str])] = &[
     ),
     (
         "cuda",
-        &["kernels/", "engine/src/backend", "engine/src/config", "bench/", "deploy/", "tests/"],
+        &[
+            "kernels/",
+            "engine/examples/",
+            "engine/src/backend",
+            "engine/src/config",
+            "engine/src/runner/start",
+            "bench/",
+            "deploy/",
+            "tests/",
+        ],
     ),
     ("prefill", &["engine/src/metrics.rs", "tests/"]),
     ("Manager", &["tests/"]),

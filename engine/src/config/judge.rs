@@ -135,13 +135,19 @@ fn calibrated(judge: &mut Judge, raw: &Raw) -> Vec<(u32, u32)> {
     }
 }
 
-pub(super) fn memory(judge: &mut Judge, bytes: Option<Word>, share: Option<Word>) -> Memory {
+/// `default`: the share where nothing is said.
+pub(super) fn memory(
+    judge: &mut Judge,
+    bytes: Option<Word>,
+    share: Option<Word>,
+    default: &str,
+) -> Memory {
     if bytes.is_some() && share.is_some() {
         judge.error("memory", "give either --memory or --memory-fraction");
     }
     if bytes.is_some() {
         Memory::Bytes(judge.parsed("memory", bytes, "1GiB", size::parse))
     } else {
-        Memory::Fraction(judge.parsed("memory-fraction", share, "0.25", fraction))
+        Memory::Fraction(judge.parsed("memory-fraction", share, default, fraction))
     }
 }

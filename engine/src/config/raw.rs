@@ -1,5 +1,6 @@
 //! What the operator wrote: flags and file as text. Nothing is looked up or judged here.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -103,6 +104,9 @@ macro_rules! flags {
 flags! {
     /// The model: a GGUF file, or a directory of safetensors with config.json and tokenizer.json
     model: "PATH",
+    /// Where weights come from: auto (the files), or dummy (by chance, in the sizes of
+    /// config.json), for speed tests on a GPU [default: auto]
+    load_format: "FORMAT",
     /// How tokens are made: baseline, eagle3 (needs --draft) or ngram [default: baseline]
     mode: "MODE",
     /// Directory of the EAGLE-3 draft head
@@ -120,7 +124,8 @@ flags! {
     /// Pretend that the draft at each place is accepted with this probability, such as 0.8,0.7;
     /// for speed tests only, and labelled everywhere [default: off]
     simulate_acceptance: "LIST",
-    /// Where to compute: cpu, cpu:0-1 (a set of cores) or cuda:0 [default: cpu]
+    /// Where to compute: cpu, cpu:0-1 (a set of cores), cuda:0 (a GPU by its number), or GPU-...
+    /// or MIG-... (a card or a part of one by its identifier) [default: cpu]
     device: "DEVICE",
     /// Activations on the CPU: f32 (exact reference) or int8 (fast) [default: int8]
     activations: "KIND",
@@ -131,18 +136,20 @@ flags! {
     served_model_name: "NAMES",
     /// Longest prompt and answer together, in tokens [default: what the model was made for]
     context_max: "TOKENS",
-    /// Requests that are computed at once [default: 32]
+    /// Requests that are computed at once [default: 32; on a GPU 256]
     running_max: "N",
     /// Requests that may wait for a place; beyond that they are refused [default: 256]
     waiting_max: "N",
-    /// Tokens that one step may read: the chunk in which prompts are read [default: 256]
+    /// Tokens that one step may read: the chunk in which prompts are read
+    /// [default: 256; on a GPU 2048]
     rows_max: "N",
     /// Prompt tokens in a step in which others decode: less lets those wait less
     /// [default: a quarter of rows-max]
     prompt_rows_max: "N",
     /// Memory for keys and values, such as 512MiB or 2GiB [default: see --memory-fraction]
     memory: "SIZE",
-    /// Share of the available memory to use for keys and values [default: 0.25]
+    /// Share of the memory that is free beside the weights to use for keys and values
+    /// [default: 0.25; on a GPU 0.9]
     memory_fraction: "SHARE",
     /// What to do with request fields that the engine does not know: ignore or reject
     /// [default: ignore]
@@ -159,6 +166,12 @@ flags! {
     log_format: "KIND",
     /// Log filter, such as warn or engine=debug [default: info]
     log: "FILTER",
+}
+
+/// Where this user keeps what can be made again, as the XDG base directory rules say.
+pub fn cache_home() -> Option<PathBuf> {
+    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
+    set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|it| it.join(".cache")))
 }
 
 impl Raw {

@@ -2,17 +2,25 @@
 
 use std::fmt;
 
-use crate::config::{Activations, Config, Device, Memory, Mode, UnknownFields, Until};
+use kernels::cuda::Card;
+
+use crate::config::{Activations, Config, Device, LoadFormat, Memory, Mode, UnknownFields, Until};
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "model = {:?}", self.model.display().to_string())?;
+        if self.load_format == LoadFormat::Dummy {
+            writeln!(f, "load-format = \"dummy\"")?;
+        }
         writeln!(f, "mode = {:?}", self.mode.name())?;
         write_mode(f, &self.mode)?;
         match &self.device {
             Device::Cpu { cores } if cores.is_empty() => writeln!(f, "device = \"cpu\"")?,
             Device::Cpu { cores } => writeln!(f, "device = \"cpu:{}\"", list(cores))?,
-            Device::Cuda { name } => writeln!(f, "device = {name:?}")?,
+            Device::Cuda { card: Card::Number(number) } => {
+                writeln!(f, "device = \"cuda:{number}\"")?;
+            }
+            Device::Cuda { card: Card::Named(name) } => writeln!(f, "device = {name:?}")?,
         }
         let activations = match self.activations {
             Activations::F32 => "f32",

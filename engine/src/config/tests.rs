@@ -21,6 +21,16 @@ fn a_model_is_enough() {
 }
 
 #[test]
+fn a_gpu_has_defaults_of_its_own() {
+    let config = config("--model m --device cuda:0 --load-format dummy").unwrap();
+    assert_eq!((config.running_max, config.rows_max), (256, 2048));
+    assert_eq!(config.memory, Memory::Fraction(0.9));
+    assert_eq!(config.load_format, LoadFormat::Dummy);
+    let errors = self::config("--model m --load-format dummy").unwrap_err();
+    assert_eq!(errors, "--load-format: dummy has a meaning only on a GPU\n");
+}
+
+#[test]
 fn every_mistake_is_reported_at_once() {
     let words = "--mode eagle --running-max 0 --rows-max x --device gpu --activations i4 \
         --listen here --memory 1QB --memory-fraction 2 --unknown-fields drop --body-max 1 \
@@ -66,7 +76,8 @@ fn what_is_printed_gives_the_same_again() {
         "--model m --mode ngram --draft-until 7 --memory 1.5GiB --device cpu:3,0-1",
         "--model a --mode eagle3 --draft d --draft-max 0 --eagle-layers 2,15,27 --log debug \
          --draft-until 4:5,8:3 --simulate-acceptance 0.8,0.75 --served-model-name x,y/z \
-         --context-max 4096 --activations f32 --log-format json --device cuda:0",
+         --context-max 4096 --activations f32 --log-format json --device cuda:0 \
+         --load-format dummy",
     ] {
         let first = config(words).unwrap();
         let file: Raw = toml::from_str(&first.to_string()).unwrap();
@@ -103,8 +114,21 @@ fn devices() {
     let check = |text, cores| assert_eq!(device(text), cores, "{text}");
     check("cpu:0-1", Ok(Device::Cpu { cores: vec![0, 1] }));
     check("cpu:5,2-3", Ok(Device::Cpu { cores: vec![2, 3, 5] }));
-    check("cuda:0,1", Ok(Device::Cuda { name: "cuda:0,1".to_owned() }));
-    for wrong in ["cpu:", "cpu:3-1", "cpu:0,0", "cpu:x", "cpu:0-99999", "tpu"] {
+    check("cuda:1", Ok(Device::Cuda { card: Card::Number(1) }));
+    let part = "MIG-41b35e1f-2b7d-5e3a-8d0c-6a1f0c6f9b42";
+    check(part, Ok(Device::Cuda { card: Card::Named(part.to_owned()) }));
+    for wrong in [
+        "cuda:",
+        "cuda:0,1",
+        "cuda:x",
+        "cuda",
+        "cpu:",
+        "cpu:3-1",
+        "cpu:0,0",
+        "cpu:x",
+        "cpu:0-99999",
+        "tpu",
+    ] {
         assert!(device(wrong).is_err(), "{wrong}");
     }
 }

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::config::{Activations, Device, UnknownFields, size};
+use kernels::cuda::Card;
+
+use crate::config::{Activations, Device, LoadFormat, UnknownFields, size};
 
 pub(super) fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
@@ -63,7 +65,7 @@ pub(super) fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// `cpu`, `cpu:0-3,6` or `cuda:...`.
+/// `cpu`, `cpu:0-3,6`, `cuda:1`, `GPU-...` or `MIG-...`.
 pub(super) fn device(text: &str) -> Result<Device, String> {
     if text == "cpu" {
         return Ok(Device::Cpu { cores: Vec::new() });
@@ -71,10 +73,24 @@ pub(super) fn device(text: &str) -> Result<Device, String> {
     if let Some(set) = text.strip_prefix("cpu:") {
         return cores(set).map(|cores| Device::Cpu { cores });
     }
-    if text.starts_with("cuda:") || text.starts_with("MIG-") {
-        return Ok(Device::Cuda { name: text.to_owned() });
+    if text.starts_with("MIG-") || text.starts_with("GPU-") {
+        return Ok(Device::Cuda { card: Card::Named(text.to_owned()) });
     }
-    Err("is not cpu, cpu:0-1 or cuda:0".to_owned())
+    match text.strip_prefix("cuda:").map(str::parse) {
+        Some(Ok(number)) => Ok(Device::Cuda { card: Card::Number(number) }),
+        Some(Err(_)) if text.contains(',') => {
+            Err("names several GPUs: an engine computes on one".to_owned())
+        }
+        _ => Err("is not cpu, cpu:0-1, cuda:0 or MIG-...".to_owned()),
+    }
+}
+
+pub(super) fn load_format(text: &str) -> Result<LoadFormat, String> {
+    match text {
+        "auto" => Ok(LoadFormat::Auto),
+        "dummy" => Ok(LoadFormat::Dummy),
+        _ => Err("is not auto or dummy".to_owned()),
+    }
 }
 
 fn cores(set: &str) -> Result<Vec<usize>, String> {

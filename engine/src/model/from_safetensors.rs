@@ -13,13 +13,23 @@ const CONFIG_BYTES_MAX: u64 = 16 << 20;
 const EMBEDDING: &str = "embed_tokens.weight";
 const LM_HEAD: &str = "lm_head.weight";
 
-/// The model in the folder `dir`. What deserves a warning is added to `notes`.
-pub(crate) fn model(dir: &Path, name: &str, notes: &mut Vec<String>) -> Result<Model, LoadError> {
+/// What `config.json` in the folder `dir` says. What deserves a warning is added to `notes`.
+pub(crate) fn config(
+    dir: &Path,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> Result<ModelConfig, LoadError> {
     let path = dir.join("config.json");
     let fields = Fields::read(&path, CONFIG_BYTES_MAX);
     let config = fields.and_then(|it| model_config(it, name, notes));
     let config = config.map_err(|it| it.at(&path))?;
     check_sizes(&config).map_err(|it| it.at(&path))?;
+    Ok(config)
+}
+
+/// The model in the folder `dir`.
+pub(crate) fn model(dir: &Path, name: &str, notes: &mut Vec<String>) -> Result<Model, LoadError> {
+    let config = config(dir, name, notes)?;
     let mut checkpoint = Checkpoint::open(dir)?;
     checkpoint.drop_rotary_tables(notes);
     drop_tied_copy(&mut checkpoint, &config, dir)?;

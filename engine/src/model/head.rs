@@ -9,7 +9,7 @@ use crate::model::checkpoint::Checkpoint;
 use crate::model::error::Fault;
 use crate::model::fields::Fields;
 use crate::model::shapes::{Shape, check_eps, check_heads, check_widths, compare};
-use crate::model::{Head, HeadConfig, LoadError, ModelConfig, Tensor};
+use crate::model::{Head, LoadError, ModelConfig, Tensor};
 
 pub(crate) mod config;
 mod vocab;
@@ -68,19 +68,7 @@ pub fn load_head(
         Ok((name, tensor))
     });
     let tensors = tensors.collect::<Result<_, _>>()?;
-    let layer = fields.layer;
-    let config = HeadConfig {
-        hidden: layer.hidden,
-        intermediate: layer.intermediate,
-        heads: layer.heads,
-        kv_heads: layer.kv_heads,
-        head_dim: layer.head_dim,
-        draft_vocab,
-        rms_eps: layer.rms_eps,
-        rope: layer.rope,
-        captured_layers: captured,
-        norm_before_residual: fields.norm_before_residual,
-    };
+    let config = fields.config(draft_vocab, captured);
     Ok(LoadedHead { head: Head { config, tensors, target_ids }, notes })
 }
 
@@ -108,7 +96,11 @@ fn rows(checkpoint: &Checkpoint, name: &str) -> Option<usize> {
     checkpoint.tensors().get(name).and_then(|it| it.dims.first().copied())
 }
 
-fn check_fit(fields: &HeadFields, draft_vocab: usize, target: &ModelConfig) -> Result<(), Fault> {
+pub(crate) fn check_fit(
+    fields: &HeadFields,
+    draft_vocab: usize,
+    target: &ModelConfig,
+) -> Result<(), Fault> {
     let layer = &fields.layer;
     check_widths(&[("hidden size", layer.hidden), ("intermediate size", layer.intermediate)])?;
     check_heads(layer.heads, layer.kv_heads, layer.head_dim)?;

@@ -8,16 +8,22 @@ use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuOptions, kv_bytes_per_page};
 use crate::batch::step::{Engine, Limits};
 use crate::clock;
-use crate::config::{Activations, Config, DepthRule, Device, Memory, Mode, Until, size};
+use crate::config::{
+    Activations, Config, DepthRule, Device, LoadFormat, Memory, Mode, Until, size,
+};
 use crate::draft::depth::Depth;
 use crate::draft::held::Held;
 use crate::draft::ngram::Ngram;
 use crate::draft::{DRAFTS_MAX, Drafter, Silent};
-use crate::model::{Head, Loaded, Model, load, load_head};
+use crate::model::{
+    Head, Loaded, Model, ModelConfig, load, load_dummy, load_dummy_head, load_head,
+};
 use crate::runner::memory;
 use crate::serve::Started;
 use crate::serve::language::Language;
 use crate::serve::ready::About;
+
+mod gpu;
 
 /// Tokens that the n-gram drafter looks back for.
 const NGRAM_TOKENS: usize = 3;
@@ -26,22 +32,27 @@ const CONTEXT_MIN: u32 = 128;
 
 /// Builds it, in the thread that will own it. The error is one line for the operator.
 pub fn start(config: &Config) -> Result<Started, String> {
-    let loaded = load(&config.model).map_err(|error| error.to_string())?;
+    let loaded = match config.load_format {
+        LoadFormat::Auto => load(&config.model),
+        LoadFormat::Dummy => load_dummy(&config.model),
+    };
+    let loaded = loaded.map_err(|error| error.to_string())?;
     let head = read_head(config, &loaded)?;
     let Loaded { model, tokenizer, template, stop_tokens, notes, .. } = loaded;
     for note in notes {
         tracing::info!("{note}");
     }
-    let sizes = Sizes::new(config, &model, head.as_ref())?;
-    tracing::info!("{}", sizes.line);
-    let backend = backend(config, &model, head.as_ref(), &sizes)?;
+    let (backend, context_max) = match &config.device {
+        Device::Cpu { cores } => on_cores(config, cores, &model, head.as_ref())?,
+        Device::Cuda { card } => gpu::backend(config, card, &model, head.as_ref())?,
+    };
     let names = match config.names.as_slice() {
         [] => vec![model.config.name.clone()],
         names => names.to_vec(),
     };
     let limits = Limits {
         waiting_max: config.waiting_max as usize,
-        tokens_max: sizes.context_max,
+        tokens_max: context_max,
         prompt_rows_max: config.prompt_rows_max,
     };
     let (drafter, depth) = drafter(&config.mode);
@@ -51,7 +62,7 @@ pub fn start(config: &Config) -> Result<Started, String> {
         fingerprint: fingerprint(config, &model.config.name),
         names,
         mode: config.mode.name(),
-        context_max: sizes.context_max,
+        context_max,
         created: clock::unix_seconds(),
         config: config.to_string(),
     };
@@ -77,7 +88,10 @@ fn read_head(config: &Config, loaded: &Loaded) -> Result<Option<Head>, String> {
     if simulated.is_some() {
         return Err("--simulate-acceptance is not supported on this device".to_owned());
     }
-    let found = load_head(head, &loaded.model.config, layers.clone());
+    let found = match config.load_format {
+        LoadFormat::Auto => load_head(head, &loaded.model.config, layers.clone()),
+        LoadFormat::Dummy => load_dummy_head(head, &loaded.model.config, layers.clone()),
+    };
     let found = found.map_err(|error| error.to_string())?;
     for note in found.notes {
         tracing::info!("{note}");
@@ -86,19 +100,16 @@ fn read_head(config: &Config, loaded: &Loaded) -> Result<Option<Head>, String> {
     Ok(Some(found.head))
 }
 
-fn backend(
+/// The backend on some cores, or on all; and the longest text that it has room for.
+fn on_cores(
     config: &Config,
+    cores: &[usize],
     model: &Model,
     head: Option<&Head>,
-    sizes: &Sizes,
-) -> Result<Box<dyn Backend>, String> {
-    let cores = match &config.device {
-        Device::Cpu { cores } if cores.is_empty() => memory::cores(),
-        Device::Cpu { cores } => cores.clone(),
-        Device::Cuda { name } => {
-            return Err(format!("--device {name}: this build computes on the CPU only"));
-        }
-    };
+) -> Result<(Box<dyn Backend>, u32), String> {
+    let sizes = Sizes::new(config, model, head)?;
+    tracing::info!("{}", sizes.line);
+    let cores = if cores.is_empty() { memory::cores() } else { cores.to_vec() };
     let Some(&first) = cores.first() else {
         return Err(
             "--device cpu: the system does not say which cores there are; name them".to_owned()
@@ -118,7 +129,7 @@ fn backend(
         held_max: DRAFTS_MAX,
     };
     let backend = CpuBackend::new(model, head, &options).map_err(|error| error.to_string())?;
-    Ok(Box::new(backend))
+    Ok((Box::new(backend), sizes.context_max))
 }
 
 fn drafter(mode: &Mode) -> (Box<dyn Drafter>, Depth) {
@@ -143,11 +154,23 @@ fn depth(rule: &DepthRule) -> Depth {
 
 /// Equal for engines whose texts are equal: the mode is not part of it.
 fn fingerprint(config: &Config, model: &str) -> String {
-    let activations = match config.activations {
-        Activations::F32 => "f32",
-        Activations::Int8 => "int8",
+    let arithmetic = match (&config.device, config.activations) {
+        (Device::Cuda { .. }, _) => "bf16",
+        (Device::Cpu { .. }, Activations::F32) => "f32",
+        (Device::Cpu { .. }, Activations::Int8) => "int8",
     };
-    format!("crossover-{}-{model}-{activations}", env!("CARGO_PKG_VERSION"))
+    format!("crossover-{}-{model}-{arithmetic}", env!("CARGO_PKG_VERSION"))
+}
+
+/// The longest text that is asked for, not longer than what the model was made for.
+fn context_max(config: &Config, model: &ModelConfig) -> Result<u32, String> {
+    let made_for = u32::try_from(model.context_max).unwrap_or(u32::MAX);
+    match config.context_max {
+        Some(wanted) if made_for < wanted => Err(format!(
+            "--context-max: {wanted} is more than the {made_for} tokens the model was made for"
+        )),
+        wanted => Ok(wanted.unwrap_or(made_for)),
+    }
 }
 
 /// What memory allows.
@@ -162,22 +185,16 @@ struct Sizes {
 impl Sizes {
     fn new(config: &Config, model: &Model, head: Option<&Head>) -> Result<Self, String> {
         let page_bytes = kv_bytes_per_page(&model.config, head.map(|it| &it.config)) as u64;
-        let made_for = u32::try_from(model.config.context_max).unwrap_or(u32::MAX);
-        Self::fit(config, made_for, page_bytes, memory::available())
+        let wanted = context_max(config, &model.config)?;
+        Self::fit(config, wanted, page_bytes, memory::available())
     }
 
     fn fit(
         config: &Config,
-        made_for: u32,
+        wanted: u32,
         page_bytes: u64,
         available: Option<u64>,
     ) -> Result<Self, String> {
-        let wanted = config.context_max.unwrap_or(made_for);
-        if made_for < wanted {
-            return Err(format!(
-                "--context-max: {wanted} is more than the {made_for} tokens the model was made for"
-            ));
-        }
         let (budget, share) = budget(config.memory, available)?;
         let page_tokens = u32::try_from(PAGE_TOKENS).expect("a page is small");
         // More than all running requests can fill would be of no use to them; a second share is

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use self::pieces::Pieces;
+use self::pieces::{Pieces, byte_of};
 use crate::batch::ids::TokenId;
 use crate::model::error::Fault;
 
@@ -148,6 +148,19 @@ impl Inner {
         }
         Ok((before, after))
     }
+}
+
+/// A `tokenizer.json` in which each byte is a token.
+pub(crate) fn byte_level() -> Value {
+    let characters = (0..0x200_u32).filter_map(char::from_u32);
+    let spelled = characters.filter_map(|it| Some((it.to_string(), json!(byte_of(it)?))));
+    let vocab: Value = spelled.collect();
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true });
+    json!({
+        "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": bytes,
+        "post_processor": null, "decoder": bytes,
+        "model": { "type": "BPE", "vocab": vocab, "merges": [] }
+    })
 }
 
 #[cfg(test)]

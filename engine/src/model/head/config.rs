@@ -1,5 +1,6 @@
 //! What the `config.json` of a head says, in the layouts of those who train heads.
 
+use crate::model::HeadConfig;
 use crate::model::error::Fault;
 use crate::model::fields::{Fields, missing};
 use crate::model::hf_config::{Layer, full_attention, layer};
@@ -51,6 +52,23 @@ const SPECULATORS_HARMLESS: &[&str] = &[
 ];
 
 impl HeadFields {
+    /// Sizes and constants, with what the fields alone do not tell.
+    pub(crate) fn config(self, draft_vocab: usize, captured_layers: Vec<usize>) -> HeadConfig {
+        let layer = self.layer;
+        HeadConfig {
+            hidden: layer.hidden,
+            intermediate: layer.intermediate,
+            heads: layer.heads,
+            kv_heads: layer.kv_heads,
+            head_dim: layer.head_dim,
+            draft_vocab,
+            rms_eps: layer.rms_eps,
+            rope: layer.rope,
+            captured_layers,
+            norm_before_residual: self.norm_before_residual,
+        }
+    }
+
     /// Reads either layout. What deserves a warning is added to `notes`.
     pub(crate) fn parse(mut fields: Fields, notes: &mut Vec<String>) -> Result<Self, Fault> {
         match fields.text("speculators_model_type")? {

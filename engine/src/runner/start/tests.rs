@@ -2,13 +2,34 @@ use clap::Parser;
 
 use super::*;
 use crate::config::raw::Line;
+use crate::model::Rope;
 
 const PAGE_BYTES: u64 = 1 << 20;
 
 fn fit(words: &str, available: Option<u64>) -> Result<Sizes, String> {
     let words = ["engine", "--model", "m"].into_iter().chain(words.split_whitespace());
     let config = Config::new(Line::try_parse_from(words).unwrap().raw).unwrap();
-    Sizes::fit(&config, 8192, PAGE_BYTES, available)
+    let wanted = context_max(&config, &model())?;
+    Sizes::fit(&config, wanted, PAGE_BYTES, available)
+}
+
+fn model() -> ModelConfig {
+    ModelConfig {
+        name: "m".to_owned(),
+        vocab: 512,
+        hidden: 64,
+        intermediate: 128,
+        layers: 2,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 32,
+        rms_eps: 1e-5,
+        rope: Rope { theta: 1e4, factors: Vec::new() },
+        context_max: 8192,
+        tied: true,
+        qkv_bias: false,
+        qk_norm: false,
+    }
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn spelling(decoder: &Value) -> Result<(Spelling, bool), Fault> {
 
 /// The byte that GPT-2 writes as `character`: printable ones as themselves, the others from
 /// U+0100 on in their order.
-fn byte_of(character: char) -> Option<u8> {
+pub(super) fn byte_of(character: char) -> Option<u8> {
     let printable = |it: u8| matches!(it, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let code = u32::from(character);
     match u8::try_from(code) {

@@ -1,0 +1,105 @@
+//! Runs texts through the step loop.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::backend::cuda::CudaBackend;
+use engine::batch::ids::{SeqId, TokenId};
+use engine::batch::sampling::Sampling;
+use engine::batch::step::{Engine, Event, Limits, Request};
+use engine::clock;
+use engine::draft::depth::Depth;
+use engine::draft::held::Held;
+use engine::draft::{Drafter, Silent};
+
+/// A text as it came out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Text {
+    pub(crate) tokens: Vec<u32>,
+    /// Drafts kept by each step that had some.
+    pub(crate) kept: Vec<u32>,
+}
+
+/// The loop over one backend.
+pub(crate) struct Drive {
+    engine: Engine,
+    next: u64,
+    events: Vec<Event>,
+    /// Time of each step of the last run.
+    pub(crate) times: Vec<Duration>,
+}
+
+impl Drive {
+    pub(crate) fn new(backend: CudaBackend, depth: u32) -> Self {
+        let limits = Limits { waiting_max: 1024, tokens_max: 4096, prompt_rows_max: 2048 };
+        let drafter: Box<dyn Drafter> = if depth == 0 { Box::new(Silent) } else { Box::new(Held) };
+        let depth = if depth == 0 { Depth::none() } else { Depth::always(depth) };
+        let engine = Engine::new(limits, Box::new(backend), drafter, depth);
+        Self { engine, next: 0, events: Vec::new(), times: Vec::new() }
+    }
+
+    /// Runs all prompts, `together` at a time.
+    pub(crate) fn texts(
+        &mut self,
+        prompts: &[Vec<u32>],
+        together: usize,
+        new_max: u32,
+        sampling: &Sampling,
+    ) -> Result<Vec<Text>, Box<dyn Error>> {
+        let mut texts = Vec::new();
+        self.times.clear();
+        for prompts in prompts.chunks(together) {
+            texts.extend(self.wave(prompts, new_max, sampling)?);
+        }
+        Ok(texts)
+    }
+
+    fn wave(
+        &mut self,
+        prompts: &[Vec<u32>],
+        new_max: u32,
+        sampling: &Sampling,
+    ) -> Result<Vec<Text>, Box<dyn Error>> {
+        let mut texts: BTreeMap<SeqId, Text> = BTreeMap::new();
+        for prompt in prompts {
+            let id = SeqId(self.next);
+            self.next += 1;
+            texts.insert(id, Text::default());
+            let request = Request {
+                id,
+                prompt: prompt.iter().map(|it| TokenId(*it)).collect(),
+                new_max,
+                sampling: Arc::new(sampling.clone()),
+                priority: 0,
+                speculate: true,
+                guide: None,
+            };
+            self.engine.submit(request).map_err(|it| format!("{it:?}"))?;
+        }
+        while !self.engine.is_idle() {
+            let start = clock::now();
+            self.engine.step(&mut self.events)?;
+            self.times.push(clock::now() - start);
+            for event in self.events.drain(..) {
+                if let Event::Tokens { seq, tokens, drafted, kept, .. } = event
+                    && let Some(text) = texts.get_mut(&seq)
+                {
+                    text.tokens.extend(tokens.iter().map(|it| it.0));
+                    if 0 < drafted {
+                        text.kept.push(kept);
+                    }
+                }
+            }
+        }
+        Ok(texts.into_values().collect())
+    }
+}
+
+/// The median, in milliseconds.
+pub(crate) fn median_ms(times: &[Duration]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).map_or(0.0, |it| it.as_secs_f64() * 1e3)
+}

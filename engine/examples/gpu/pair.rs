@@ -1,0 +1,177 @@
+//! The default pair: its texts against the reference, and against each other.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use engine::backend::cuda::{CudaBackend, CudaOptions, KvMemory};
+use engine::batch::ids::TokenId;
+use engine::batch::sampling::Sampling;
+use engine::model::{Head, Model, load_head, load_model};
+use kernels::cuda::Card;
+use serde_json::Value;
+
+use crate::drive::{Drive, Text, median_ms};
+
+const END: u32 = 2;
+
+fn options(records: bool, lanes: u32) -> CudaOptions {
+    CudaOptions {
+        card: Card::Number(0),
+        cache: None,
+        memory: KvMemory::Pages(lanes * 40),
+        context_max: 512,
+        context_min: 512,
+        rows_max: 2048,
+        lanes,
+        drafts_max: 5,
+        records,
+    }
+}
+
+/// How the pair is run.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    depth: u32,
+    records: bool,
+    lanes: u32,
+}
+
+struct Pair {
+    model: Model,
+    head: Head,
+}
+
+impl Pair {
+    fn drive(&self, way: Way) -> Result<Drive, Box<dyn Error>> {
+        let head = if way.depth == 0 { None } else { Some(&self.head) };
+        let mut backend = CudaBackend::new(&self.model, head, &options(way.records, way.lanes))?;
+        if way.records {
+            backend.record_all(&[0, way.depth])?;
+        }
+        Ok(Drive::new(backend, way.depth))
+    }
+}
+
+fn greedy() -> Sampling {
+    Sampling { stop_tokens: vec![TokenId(END)], ..Sampling::greedy() }
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    let ids = value.as_array().into_iter().flatten();
+    ids.filter_map(|it| u32::try_from(it.as_u64()?).ok()).collect()
+}
+
+pub(crate) fn check(
+    model: &Path,
+    head: &Path,
+    golden: &Path,
+    prompts: usize,
+) -> Result<bool, Box<dyn Error>> {
+    let model = load_model(model)?;
+    let head = load_head(head, &model.config, None)?.head;
+    let pair = Pair { model, head };
+    let golden: Value = serde_json::from_str(&fs::read_to_string(golden)?)?;
+    let rows = golden["rows"].as_array().ok_or("no rows")?;
+    let right = reference(&pair, rows)?;
+    Ok(equal(&pair, rows, prompts)? && right)
+}
+
+/// Texts and accepted drafts of the float32 reference; a difference is fine where the two likeliest
+/// tokens are as near as bf16 leaves in doubt.
+fn reference(pair: &Pair, rows: &[Value]) -> Result<bool, Box<dyn Error>> {
+    let prompts: Vec<Vec<u32>> = rows.iter().map(|it| ids(&it["prompt_ids"])).collect();
+    let mut right = true;
+    for depth in [0, 3, 5] {
+        let mut drive = pair.drive(Way { depth, records: true, lanes: 16 })?;
+        let texts = drive.texts(&prompts, 16, 96, &greedy())?;
+        let (mut same, mut worst, mut kept, mut wanted) = (0, 0.0_f64, 0, 0);
+        let mut rounds = (0, 0);
+        for (row, text) in rows.iter().zip(&texts) {
+            let want = ids(&row["output_ids"]);
+            let equal = want.iter().zip(&text.tokens).take_while(|(a, b)| a == b).count();
+            if equal == want.len() {
+                same += 1;
+                let counts = ids(&row["chains"][depth.to_string()]["accepted_per_round"]);
+                kept += text.kept.iter().sum::<u32>();
+                wanted += counts.iter().sum::<u32>();
+                rounds = (rounds.0 + text.kept.len(), rounds.1 + counts.len());
+            } else {
+                let gap = row["top2_logit_gap"][equal.max(1) - 1].as_f64().unwrap_or(f64::MAX);
+                worst = worst.max(gap);
+                println!("  depth {depth}: differs at token {equal}, logit gap {gap:.3}");
+            }
+        }
+        println!(
+            "reference, depth {depth}: {same} of {} texts; largest gap of a difference {worst:.3}; \
+             kept {kept} (reference {wanted}) in {} rounds (reference {})",
+            rows.len(),
+            rounds.0,
+            rounds.1,
+        );
+        right &= worst < 0.25;
+    }
+    Ok(right)
+}
+
+/// Prompts made of pieces of the reference's.
+fn mixed(rows: &[Value], count: usize) -> Vec<Vec<u32>> {
+    let known: Vec<Vec<u32>> = rows.iter().map(|it| ids(&it["prompt_ids"])).collect();
+    let words: Vec<u32> = known.concat().into_iter().filter(|it| 100 < *it).collect();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut prompt = |index: usize| {
+        let mut prompt = known[index % known.len()].clone();
+        let at = prompt.len() - 6;
+        for _ in 0..rng.usize(2..40) {
+            prompt.insert(at, words[rng.usize(..words.len())]);
+        }
+        prompt
+    };
+    (0..count).map(&mut prompt).collect()
+}
+
+/// One text for each prompt, whatever the mode, the batch and the way it is queued.
+fn equal(pair: &Pair, rows: &[Value], count: usize) -> Result<bool, Box<dyn Error>> {
+    let prompts = mixed(rows, count);
+    let way = |depth, records| Way { depth, records, lanes: 256 };
+    let mut first: Vec<Text> = Vec::new();
+    let mut right = true;
+    let ways = [
+        (way(0, true), vec![256, 64, 7, 1]),
+        (way(0, false), vec![64]),
+        (way(3, true), vec![256, 64, 7, 1]),
+        (way(3, false), vec![33]),
+        (way(5, true), vec![256, 16]),
+    ];
+    for (way, batches) in ways {
+        let mut drive = pair.drive(way)?;
+        for batch in batches {
+            let some = if batch == 1 { prompts.len().min(24) } else { prompts.len() };
+            let texts = drive.texts(&prompts[..some], batch, 256, &greedy())?;
+            if first.is_empty() {
+                first.clone_from(&texts);
+            }
+            let pairs = texts.iter().zip(&first);
+            let differ = pairs.filter(|(a, b)| a.tokens != b.tokens).count();
+            right &= differ == 0;
+            let tokens: usize = texts.iter().map(|it| it.tokens.len()).sum();
+            let rounds: usize = texts.iter().map(|it| it.kept.len()).sum();
+            let kept: u32 = texts.iter().flat_map(|it| &it.kept).sum();
+            let seconds: f64 = drive.times.iter().map(|it| it.as_secs_f64()).sum();
+            println!(
+                "{way:?} batch {batch}: {differ} of {some} texts differ; {tokens} tokens in \
+                 {seconds:.2} s, {:.0} tok/s, step {:.3} ms, {:.2} tokens a round",
+                tokens as f64 / seconds,
+                median_ms(&drive.times),
+                1.0 + f64::from(kept) / rounds.max(1) as f64,
+            );
+        }
+    }
+    let warm = Sampling { temperature: 0.9, top_p: 0.95, seed: 5, ..greedy() };
+    let [a, b] = [0, 3].map(|depth| -> Result<Vec<Text>, Box<dyn Error>> {
+        pair.drive(way(depth, true))?.texts(&prompts, 64, 128, &warm)
+    });
+    let differ = a?.iter().zip(&b?).filter(|(a, b)| a.tokens != b.tokens).count();
+    println!("temperature 0.9, top-p 0.95, depth 0 and 3: {differ} of {count} texts differ");
+    Ok(right && differ == 0)
+}

@@ -1,0 +1,152 @@
+//! Time per step with random weights, as a client of the loop sees it: plain decoding and EAGLE-3
+//! rounds of three drafts.
+
+use std::error::Error;
+
+use engine::backend::cuda::{CudaBackend, CudaOptions, Dummy, KvMemory};
+use engine::batch::sampling::Sampling;
+use engine::clock;
+use engine::model::{HeadConfig, ModelConfig, Rope};
+use kernels::cuda::Card;
+
+use crate::drive::{Drive, median_ms};
+
+const BATCHES: &[u32] = &[1, 8, 32, 64, 128, 256];
+const PROMPT: usize = 128;
+const NEW: u32 = 256;
+
+struct Shape {
+    name: &'static str,
+    hidden: usize,
+    intermediate: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    vocab: usize,
+    draft_vocab: usize,
+    tied: bool,
+}
+
+const SHAPES: &[Shape] = &[
+    Shape {
+        name: "135M",
+        hidden: 576,
+        intermediate: 1536,
+        layers: 30,
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        vocab: 49_152,
+        draft_vocab: 8192,
+        tied: true,
+    },
+    Shape {
+        name: "1B",
+        hidden: 2048,
+        intermediate: 8192,
+        layers: 16,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+        vocab: 128_256,
+        draft_vocab: 32_000,
+        tied: true,
+    },
+    Shape {
+        name: "8B",
+        hidden: 4096,
+        intermediate: 14_336,
+        layers: 32,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        vocab: 128_256,
+        draft_vocab: 32_000,
+        tied: false,
+    },
+];
+
+impl Shape {
+    fn model(&self) -> ModelConfig {
+        ModelConfig {
+            name: self.name.to_owned(),
+            vocab: self.vocab,
+            hidden: self.hidden,
+            intermediate: self.intermediate,
+            layers: self.layers,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            rms_eps: 1e-5,
+            rope: Rope { theta: 500_000.0, factors: Vec::new() },
+            context_max: 8192,
+            tied: self.tied,
+            qkv_bias: false,
+            qk_norm: false,
+        }
+    }
+
+    fn head(&self) -> HeadConfig {
+        HeadConfig {
+            hidden: self.hidden,
+            intermediate: self.intermediate,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            draft_vocab: self.draft_vocab,
+            rms_eps: 1e-5,
+            rope: Rope { theta: 500_000.0, factors: Vec::new() },
+            captured_layers: vec![2, self.layers / 2, self.layers - 3],
+            norm_before_residual: false,
+        }
+    }
+}
+
+fn options() -> CudaOptions {
+    CudaOptions {
+        card: Card::Number(0),
+        cache: None,
+        memory: KvMemory::Pages(256 * 26 + 8),
+        context_max: 400,
+        context_min: 400,
+        rows_max: 4096,
+        lanes: 256,
+        drafts_max: 3,
+        records: true,
+    }
+}
+
+pub(crate) fn time(names: &[&str]) -> Result<(), Box<dyn Error>> {
+    for shape in SHAPES.iter().filter(|it| names.is_empty() || names.contains(&it.name)) {
+        let (model, head) = (shape.model(), shape.head());
+        for (what, depth, head) in
+            [("plain", 0, None), ("K = 0", 0, Some(&head)), ("K = 3", 3, Some(&head))]
+        {
+            let start = clock::now();
+            let mut backend = CudaBackend::dummy(Dummy { model: &model, head }, &options())?;
+            let built = clock::now() - start;
+            backend.record_all(&[0, depth])?;
+            let recorded = clock::now() - start - built;
+            let mut drive = Drive::new(backend, depth);
+            let mut line = format!("{} {what}, ms a step:", shape.name);
+            for &batch in BATCHES {
+                line += &format!(" {batch}: {:.3}", one(&mut drive, shape, batch)?);
+            }
+            let [built, recorded] = [built, recorded].map(|it| it.as_secs_f64());
+            println!("{line}  (built in {built:.1} s, recorded in {recorded:.1} s)");
+        }
+    }
+    Ok(())
+}
+
+fn one(drive: &mut Drive, shape: &Shape, batch: u32) -> Result<f64, Box<dyn Error>> {
+    let mut rng = fastrand::Rng::with_seed(u64::from(batch));
+    let vocab = u32::try_from(shape.vocab)?;
+    let prompt = |_| (0..PROMPT).map(|_| rng.u32(..vocab)).collect();
+    let prompts: Vec<Vec<u32>> = (0..batch).map(prompt).collect();
+    drive.texts(&prompts, batch as usize, NEW, &Sampling::greedy())?;
+    // The middle, while every text is being written.
+    let steps = drive.times.len();
+    Ok(median_ms(&drive.times[steps / 3..steps * 2 / 3]))
+}

@@ -1,0 +1,237 @@
+//! The draft layer on the GPU: it guesses before the target reads, and its keys and values are kept
+//! true after. What it is, and where its rows stand, is told in `backend/cpu/head.rs`.
+
+use kernels::cuda::{Buffer, Device};
+use kernels::ops::bf16;
+use kernels::ops::block_values;
+use kernels::ops::draft::{self, InputNorms, InputRows, States};
+use kernels::ops::matmul::{Matrix, Out, Rows};
+use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
+use kernels::ops::rows::{Extent, Step};
+
+use super::layer::{self, Kind, Layer, Room, Scratch, Sizes, Spans, Tools};
+use super::target::{Capture, Target};
+use super::weights::{Source, Stack, refused};
+use crate::backend::BackendError;
+use crate::model::HeadConfig;
+
+/// Its rotary positions are one behind its slots, and slot 0 has no row.
+const BEHIND: u32 = 1;
+
+/// Weights of the draft layer, its buffers, and what it remembers of each page.
+#[derive(Debug)]
+pub(super) struct Head {
+    sizes: Sizes,
+    keep_normed: bool,
+    fc: Matrix,
+    token_norm: Buffer<f32>,
+    state_norm: Buffer<f32>,
+    layer: Layer,
+    /// The projections of keys and values alone.
+    keys_values: Matrix,
+    head: Matrix,
+    target_ids: Buffer<u32>,
+    turns: Turns,
+    pages: Pages,
+    states: States,
+    pub(super) capture: Capture,
+    /// (rows, hidden): fused hidden states.
+    fused: Buffer<f32>,
+    /// (rows, 2 hidden) in blocks.
+    joined: Buffer<bf16>,
+    keys_values_out: Buffer<f32>,
+    room: Room,
+    logits: Buffer<f32>,
+}
+
+/// Sizes that its memory depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extents {
+    pub(super) positions: usize,
+    pub(super) rows_max: usize,
+    pub(super) lanes: usize,
+}
+
+pub(super) fn sizes(config: &HeadConfig) -> Sizes {
+    Sizes {
+        hidden: config.hidden,
+        intermediate: config.intermediate,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        eps: config.rms_eps,
+    }
+}
+
+/// Memory for each page, in bytes.
+pub(super) fn page_bytes(config: &HeadConfig) -> usize {
+    Pages::page_values(config.kv_heads, config.head_dim) * size_of::<bf16>()
+        + States::page_bytes(config.hidden)
+}
+
+impl Head {
+    /// `borrowed`: where the target's own head is read from if this one has none.
+    pub(super) fn read(
+        source: Source<'_>,
+        config: &HeadConfig,
+        target_ids: &[u32],
+        borrowed: (Source<'_>, &str),
+        extents: Extents,
+    ) -> Result<Self, BackendError> {
+        let (device, sizes) = (source.device, sizes(config));
+        let (hidden, kv) = (config.hidden, config.kv_heads * config.head_dim);
+        let layers = &config.captured_layers;
+        let norm = source.vector("norm.weight", hidden)?;
+        let own = source.tensors.is_none_or(|it| it.contains_key("lm_head.weight"));
+        let (from, name) = if own { (source, "lm_head.weight") } else { borrowed };
+        let head =
+            Stack { parts: &[(name, config.draft_vocab)], inputs: hidden, norm: Some(&norm) };
+        let names = ["k", "v"].map(|it| format!("midlayer.self_attn.{it}_proj.weight"));
+        let keys_values =
+            Stack { parts: &[(&names[0], kv), (&names[1], kv)], inputs: 2 * hidden, norm: None };
+        let fc =
+            Stack { parts: &[("fc.weight", hidden)], inputs: layers.len() * hidden, norm: None };
+        if target_ids.len() != config.draft_vocab {
+            return Err(refused("the draft head", "its vocabulary has no token for each entry"));
+        }
+        let kind = Kind { input_norm: None, bias: false, head_norms: false };
+        let Extents { positions, rows_max, lanes } = extents;
+        Ok(Self {
+            sizes,
+            keep_normed: config.norm_before_residual,
+            fc: source.matrix(fc)?,
+            token_norm: source.uploaded("midlayer.input_layernorm.weight", hidden)?,
+            state_norm: source.uploaded("midlayer.hidden_norm.weight", hidden)?,
+            layer: Layer::read(source, "midlayer", sizes, kind)?,
+            keys_values: source.matrix(keys_values)?,
+            head: from.matrix(head)?,
+            target_ids: device.upload(target_ids)?,
+            turns: layer::turns(device, &config.rope, config.head_dim, positions)?,
+            pages: Pages::new(device, 1, 0, config.kv_heads, config.head_dim)?,
+            states: States::new(device, 0, hidden)?,
+            capture: Capture::new(device, layers, hidden, rows_max)?,
+            fused: device.zeros(rows_max * hidden)?,
+            joined: device.zeros(block_values(rows_max, 2 * hidden))?,
+            keys_values_out: device.zeros(rows_max * 2 * kv)?,
+            room: Room::new(device, sizes, rows_max)?,
+            logits: device.zeros(lanes * config.draft_vocab)?,
+        })
+    }
+
+    /// Takes memory for its part of so many pages.
+    pub(super) fn take_pages(&mut self, device: &Device, pages: usize) -> Result<(), BackendError> {
+        let Sizes { hidden, kv_heads, head_dim, .. } = self.sizes;
+        self.pages = Pages::new(device, 1, pages, kv_heads, head_dim)?;
+        self.states = States::new(device, pages, hidden)?;
+        Ok(())
+    }
+
+    /// Makes up to `depth` drafts for each entry that wants some, one row of each at a time.
+    pub(super) fn guess(
+        &mut self,
+        device: &Device,
+        scratch: &mut Scratch,
+        target: &Target,
+        step: &mut Step,
+        extent: Extent,
+        depth: usize,
+    ) -> Result<(), BackendError> {
+        let rows = extent.entries;
+        for at in 0..depth {
+            self.join(device, target, step, rows, at == 0)?;
+            let places =
+                Places { positions: &step.chain_positions, lanes: &step.chain_lanes, rows };
+            let spans = Spans {
+                few: &step.chain_spans,
+                few_len: rows,
+                few_rows: 1,
+                many: &step.chain_spans,
+                many_len: 0,
+            };
+            let tools = Tools {
+                device,
+                scratch: &mut *scratch,
+                step,
+                places,
+                spans,
+                pages: &mut self.pages,
+                index: 0,
+                turns: &self.turns,
+                behind: BEHIND,
+            };
+            self.layer.run(tools, &mut self.room, Some(&self.joined), None)?;
+            let of = Rows { x: &self.room.x, rows, norm: Some(self.sizes.eps) };
+            let out = Out::Plain(&mut self.logits);
+            self.head.multiply(device, &mut scratch.products, of, out)?;
+            draft::guess(device, step, extent, &self.logits, &self.target_ids, at)?;
+        }
+        Ok(())
+    }
+
+    /// The layer's input for the chain: its first row starts from what a page keeps, a later one
+    /// from what the row before gave.
+    fn join(
+        &mut self,
+        device: &Device,
+        target: &Target,
+        step: &Step,
+        rows: usize,
+        is_first: bool,
+    ) -> Result<(), BackendError> {
+        let rows = InputRows {
+            tokens: &step.chain_tokens,
+            sources: is_first.then_some(&step.chain_sources),
+            states: &self.fused,
+            rows,
+        };
+        let norms = InputNorms {
+            table: &target.embedding,
+            token: &self.token_norm,
+            state: &self.state_norm,
+            eps: self.sizes.eps,
+            keep_normed: self.keep_normed,
+        };
+        let (states, stream) = (&self.states, &mut self.room.stream);
+        Ok(draft::input(device, norms, states, rows, stream, &mut self.joined)?)
+    }
+
+    /// Stores keys and values of all rows from the target's true hidden states, over those of
+    /// guesses; keeps the states that later steps start from. After the choices are accepted.
+    pub(super) fn keep_up(
+        &mut self,
+        device: &Device,
+        scratch: &mut Scratch,
+        target: &Target,
+        step: &mut Step,
+        extent: Extent,
+    ) -> Result<(), BackendError> {
+        let rows = extent.rows;
+        let products = &mut scratch.products;
+        let of = Rows { x: &self.capture.to, rows, norm: None };
+        self.fc.multiply(device, products, of, Out::Plain(&mut self.fused))?;
+        let norms = InputNorms {
+            table: &target.embedding,
+            token: &self.token_norm,
+            state: &self.state_norm,
+            eps: self.sizes.eps,
+            keep_normed: self.keep_normed,
+        };
+        let sources = Some(&step.sources);
+        let input = InputRows { tokens: &step.tokens, sources, states: &self.fused, rows };
+        let stream = &mut self.room.stream;
+        draft::input(device, norms, &self.states, input, stream, &mut self.joined)?;
+        let of = Rows { x: &self.joined, rows, norm: None };
+        let out = Out::Plain(&mut self.keys_values_out);
+        self.keys_values.multiply(device, products, of, out)?;
+        let rotation = Rotation {
+            qkv: &self.keys_values_out,
+            heads: 0,
+            norms: HeadNorms::default(),
+            turns: &self.turns,
+            behind: BEHIND,
+        };
+        let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
+        rotation.store(device, step, places, (&mut self.pages, 0))?;
+        Ok(self.states.keep(device, step, extent, &self.fused)?)
+    }
+}

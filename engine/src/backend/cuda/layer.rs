@@ -1,0 +1,283 @@
+//! One transformer layer on the GPU, of the target or of the draft head, and the buffers it uses.
+
+use kernels::cuda::{Buffer, Device};
+use kernels::ops::attend::{self, Attention};
+use kernels::ops::bf16;
+use kernels::ops::block_values;
+use kernels::ops::matmul::{self, Captured, Matrix, Out, Rows};
+use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
+use kernels::ops::rows::{PAGE_TOKENS, Step};
+
+use super::weights::{Source, Stack};
+use crate::backend::BackendError;
+use crate::model::Rope;
+
+/// Sizes and constants of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) hidden: usize,
+    pub(super) intermediate: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) eps: f32,
+}
+
+impl Sizes {
+    pub(super) fn qkv(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    pub(super) fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+/// Weights of one layer.
+#[derive(Debug)]
+pub(super) struct Layer {
+    sizes: Sizes,
+    qkv: Matrix,
+    /// RMSNorm before `qkv`; none where its input is normed already.
+    norm: Option<f32>,
+    o: Matrix,
+    gate_up: Matrix,
+    down: Matrix,
+    bias: Option<Buffer<f32>>,
+    q_norm: Option<Buffer<f32>>,
+    k_norm: Option<Buffer<f32>>,
+}
+
+/// What a layer has beyond the plain kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind<'a> {
+    /// The norm before attention; `None` where the input, twice as wide, is normed already.
+    pub(super) input_norm: Option<&'a str>,
+    pub(super) bias: bool,
+    pub(super) head_norms: bool,
+}
+
+impl Layer {
+    pub(super) fn read(
+        source: Source<'_>,
+        name: &str,
+        sizes: Sizes,
+        kind: Kind<'_>,
+    ) -> Result<Self, BackendError> {
+        let Sizes { hidden, intermediate, heads, kv_heads, head_dim, eps } = sizes;
+        let full = |part: &str| format!("{name}.{part}");
+        let input_norm = match kind.input_norm {
+            Some(it) => Some(source.vector(&full(it), hidden)?),
+            None => None,
+        };
+        let inputs = if input_norm.is_some() { hidden } else { 2 * hidden };
+        let names = ["q", "k", "v"].map(|it| full(&format!("self_attn.{it}_proj.weight")));
+        let kv = kv_heads * head_dim;
+        let parts = [(names[0].as_str(), heads * head_dim), (&names[1], kv), (&names[2], kv)];
+        let qkv = Stack { parts: &parts, inputs, norm: input_norm.as_deref() };
+        let o = full("self_attn.o_proj.weight");
+        let o = Stack { parts: &[(&o, hidden)], inputs: heads * head_dim, norm: None };
+        let post_norm = source.vector(&full("post_attention_layernorm.weight"), hidden)?;
+        let [gate, up, down] =
+            ["gate", "up", "down"].map(|it| full(&format!("mlp.{it}_proj.weight")));
+        let gate_up = Stack {
+            parts: &[(&gate, intermediate), (&up, intermediate)],
+            inputs: hidden,
+            norm: Some(&post_norm),
+        };
+        let down = Stack { parts: &[(&down, hidden)], inputs: intermediate, norm: None };
+        let head_norm = |part: &str| -> Result<_, BackendError> {
+            let name = full(&format!("self_attn.{part}_norm.weight"));
+            Ok(if kind.head_norms { Some(source.uploaded(&name, head_dim)?) } else { None })
+        };
+        Ok(Self {
+            sizes,
+            qkv: source.matrix(qkv)?,
+            norm: input_norm.is_some().then_some(eps),
+            o: source.matrix(o)?,
+            gate_up: source.gated(gate_up)?,
+            down: source.matrix(down)?,
+            bias: if kind.bias { Some(bias(source, name, sizes)?) } else { None },
+            q_norm: head_norm("q")?,
+            k_norm: head_norm("k")?,
+        })
+    }
+}
+
+fn bias(source: Source<'_>, name: &str, sizes: Sizes) -> Result<Buffer<f32>, BackendError> {
+    let kv = sizes.kv_heads * sizes.head_dim;
+    let parts = [("q", sizes.heads * sizes.head_dim), ("k", kv), ("v", kv)];
+    let vector =
+        |(it, len): (&str, usize)| source.vector(&format!("{name}.self_attn.{it}_proj.bias"), len);
+    let all: Vec<Vec<f32>> = parts.into_iter().map(vector).collect::<Result<_, _>>()?;
+    Ok(source.device.upload(&all.concat())?)
+}
+
+/// Inverse frequencies of a rotary embedding.
+pub(super) fn turns(
+    device: &Device,
+    rope: &Rope,
+    head_dim: usize,
+    positions: usize,
+) -> Result<Turns, BackendError> {
+    let frequency = |i: usize| {
+        let exponent = (2 * i) as f32 / head_dim as f32;
+        1.0 / rope.theta.powf(exponent) / rope.factors.get(i).unwrap_or(&1.0)
+    };
+    let frequencies: Vec<f32> = (0..head_dim / 2).map(frequency).collect();
+    Ok(Turns::new(device, positions, &frequencies)?)
+}
+
+/// Buffers of a forward pass, for a number of rows.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// The residual stream: (rows, hidden), and rounded in blocks.
+    pub(super) stream: Buffer<f32>,
+    pub(super) x: Buffer<bf16>,
+    qkv: Buffer<f32>,
+    q: Buffer<bf16>,
+    attended: Buffer<bf16>,
+    gated: Buffer<bf16>,
+}
+
+impl Room {
+    pub(super) fn new(device: &Device, sizes: Sizes, rows: usize) -> Result<Self, BackendError> {
+        let heads = sizes.heads * sizes.head_dim;
+        Ok(Self {
+            stream: device.zeros(rows * sizes.hidden)?,
+            x: device.zeros(block_values(rows, sizes.hidden))?,
+            qkv: device.zeros(rows * sizes.qkv())?,
+            q: device.zeros(rows * heads)?,
+            attended: device.zeros(block_values(rows, heads))?,
+            gated: device.zeros(block_values(rows, sizes.intermediate))?,
+        })
+    }
+}
+
+/// How the rows of a step attend: a few of each sequence at once, or in blocks of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spans<'a> {
+    pub(super) few: &'a Buffer<[u32; 2]>,
+    pub(super) few_len: usize,
+    /// Rows of the longest of them.
+    pub(super) few_rows: usize,
+    pub(super) many: &'a Buffer<[u32; 2]>,
+    pub(super) many_len: usize,
+}
+
+/// Scratch that all layers share.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    pub(super) products: matmul::Scratch,
+    parts: attend::Scratch,
+}
+
+/// Sequences x kv heads from which on a context is no longer cut among several blocks.
+const BLOCKS_ENOUGH: usize = 132;
+
+impl Scratch {
+    pub(super) fn new(
+        device: &Device,
+        rows_max: usize,
+        positions: usize,
+        sizes: &[Sizes],
+    ) -> Result<Self, BackendError> {
+        let packed = |it: &Sizes| attend::few_rows_max(it.group(), it.head_dim) * it.group();
+        let packed = sizes.iter().map(packed).max().unwrap_or(1);
+        let head_dim = sizes.iter().map(|it| it.head_dim).max().unwrap_or(1);
+        Ok(Self {
+            products: matmul::Scratch::new(device, rows_max)?,
+            parts: attend::Scratch::new(device, BLOCKS_ENOUGH, positions, packed, head_dim)?,
+        })
+    }
+}
+
+/// What a layer works with beside its weights.
+#[derive(Debug)]
+pub(super) struct Tools<'a> {
+    pub(super) device: &'a Device,
+    pub(super) scratch: &'a mut Scratch,
+    pub(super) step: &'a Step,
+    pub(super) places: Places<'a>,
+    pub(super) spans: Spans<'a>,
+    pub(super) pages: &'a mut Pages,
+    /// Its number among the layers of the pages.
+    pub(super) index: usize,
+    pub(super) turns: &'a Turns,
+    /// 1 for the draft layer, whose rotary positions are one behind its slots.
+    pub(super) behind: u32,
+}
+
+impl Layer {
+    /// Reads `x` where the input is normed already, else the room's, and adds to the room's stream.
+    pub(super) fn run(
+        &self,
+        mut tools: Tools<'_>,
+        room: &mut Room,
+        x: Option<&Buffer<bf16>>,
+        captured: Option<Captured<'_>>,
+    ) -> Result<(), BackendError> {
+        let (device, rows) = (tools.device, tools.places.rows);
+        let of = Rows { x: x.unwrap_or(&room.x), rows, norm: self.norm };
+        let products = &mut tools.scratch.products;
+        self.qkv.multiply(device, products, of, Out::Plain(&mut room.qkv))?;
+        self.attend(&mut tools, room)?;
+        let products = &mut tools.scratch.products;
+        let Room { stream, x, attended, gated, .. } = room;
+        let of = Rows { x: attended, rows, norm: None };
+        let out = Out::Residual { stream, rounded: x, captured: None };
+        self.o.multiply(device, products, of, out)?;
+        let of = Rows { x, rows, norm: Some(self.sizes.eps) };
+        self.gate_up.multiply(device, products, of, Out::Gated(gated))?;
+        let of = Rows { x: gated, rows, norm: None };
+        let out = Out::Residual { stream, rounded: x, captured };
+        Ok(self.down.multiply(device, products, of, out)?)
+    }
+
+    fn attend(&self, tools: &mut Tools<'_>, room: &mut Room) -> Result<(), BackendError> {
+        let Room { qkv, q, attended, .. } = room;
+        let rotation = Rotation {
+            qkv,
+            heads: self.sizes.heads,
+            norms: HeadNorms {
+                bias: self.bias.as_ref(),
+                queries: self.q_norm.as_ref(),
+                keys: self.k_norm.as_ref(),
+                eps: self.sizes.eps,
+            },
+            turns: tools.turns,
+            behind: tools.behind,
+        };
+        let Tools { device, step, places, spans, index, .. } = *tools;
+        if 0 < spans.many_len {
+            rotation.rotate(device, step, places, (tools.pages, index), q)?;
+            let attention = Attention {
+                rotation,
+                places,
+                pages: tools.pages,
+                layer: index,
+                spans: spans.many,
+                spans_len: spans.many_len,
+                out: attended,
+            };
+            attention.many(device, step, q)?;
+        }
+        if 0 < spans.few_len {
+            let attention = Attention {
+                rotation,
+                places,
+                pages: tools.pages,
+                layer: index,
+                spans: spans.few,
+                spans_len: spans.few_len,
+                out: attended,
+            };
+            let blocks = spans.few_len * self.sizes.kv_heads;
+            let cut = if blocks <= BLOCKS_ENOUGH { 2 * BLOCKS_ENOUGH / blocks } else { 1 };
+            let chunks = (step.sizes.pages_max * PAGE_TOKENS).div_ceil(attend::CHUNK);
+            let parts = &mut tools.scratch.parts;
+            attention.few(device, parts, step, spans.few_rows, cut.clamp(1, chunks))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! The target model's forward pass over the rows of a step, on the GPU.
+
+use kernels::cuda::{Buffer, Device};
+use kernels::ops::bf16;
+use kernels::ops::block_values;
+use kernels::ops::embed;
+use kernels::ops::matmul::{Captured, Matrix, Out, Rows};
+use kernels::ops::rope::{Pages, Places, Turns};
+use kernels::ops::rows::Step;
+
+use super::layer::{self, Kind, Layer, Room, Scratch, Sizes, Spans, Tools};
+use super::weights::{Source, Stack};
+use crate::backend::BackendError;
+use crate::model::ModelConfig;
+
+/// Weights of the target.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) sizes: Sizes,
+    pub(super) vocab: usize,
+    pub(super) embedding: Matrix,
+    layers: Vec<Layer>,
+    turns: Turns,
+    head: Matrix,
+}
+
+/// Residual streams that enter some layers, side by side: (rows, layers hidden) in blocks.
+#[derive(Debug)]
+pub(super) struct Capture {
+    pub(super) to: Buffer<bf16>,
+    layers: Vec<usize>,
+    hidden: usize,
+}
+
+impl Capture {
+    pub(super) fn new(
+        device: &Device,
+        layers: &[usize],
+        hidden: usize,
+        rows: usize,
+    ) -> Result<Self, BackendError> {
+        let to = device.zeros(block_values(rows, layers.len() * hidden))?;
+        Ok(Self { to, layers: layers.to_vec(), hidden })
+    }
+
+    /// Where the stream that enters layer `index` goes, if it is wanted.
+    fn of(&mut self, index: usize) -> Option<Captured<'_>> {
+        let at = self.layers.iter().position(|it| *it == index)?;
+        let columns = self.layers.len() * self.hidden;
+        Some(Captured { to: &mut self.to, at: at * self.hidden, columns })
+    }
+}
+
+pub(super) fn sizes(config: &ModelConfig) -> Sizes {
+    Sizes {
+        hidden: config.hidden,
+        intermediate: config.intermediate,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        eps: config.rms_eps,
+    }
+}
+
+/// Name of the tensor that turns hidden states into logits.
+pub(super) fn head_name(config: &ModelConfig) -> &'static str {
+    if config.tied { "embed_tokens.weight" } else { "lm_head.weight" }
+}
+
+/// What one pass over the target works with.
+#[derive(Debug)]
+pub(super) struct Pass<'a> {
+    pub(super) device: &'a Device,
+    pub(super) scratch: &'a mut Scratch,
+    pub(super) step: &'a Step,
+    pub(super) rows: usize,
+    pub(super) spans: Spans<'a>,
+    pub(super) pages: &'a mut Pages,
+    pub(super) room: &'a mut Room,
+    pub(super) capture: Option<&'a mut Capture>,
+}
+
+impl Target {
+    /// For texts of at most `positions` tokens.
+    pub(super) fn read(
+        source: Source<'_>,
+        config: &ModelConfig,
+        positions: usize,
+    ) -> Result<Self, BackendError> {
+        let sizes = sizes(config);
+        let kind = Kind {
+            input_norm: Some("input_layernorm.weight"),
+            bias: config.qkv_bias,
+            head_norms: config.qk_norm,
+        };
+        let read = |index| Layer::read(source, &format!("layers.{index}"), sizes, kind);
+        let stack = |name, norm| (name, config.vocab, norm);
+        let matrix = |(name, rows, norm)| {
+            source.matrix(Stack { parts: &[(name, rows)], inputs: config.hidden, norm })
+        };
+        let norm = source.vector("norm.weight", config.hidden)?;
+        Ok(Self {
+            sizes,
+            vocab: config.vocab,
+            embedding: matrix(stack("embed_tokens.weight", None))?,
+            layers: (0..config.layers).map(read).collect::<Result<_, _>>()?,
+            turns: layer::turns(source.device, &config.rope, config.head_dim, positions)?,
+            head: matrix(stack(head_name(config), Some(&norm)))?,
+        })
+    }
+
+    /// Reads the rows of the step: leaves their residual streams in the room.
+    pub(super) fn run(&self, pass: Pass<'_>) -> Result<(), BackendError> {
+        let Pass { device, scratch, step, rows, spans, pages, room, mut capture } = pass;
+        let Room { stream, x, .. } = &mut *room;
+        let captured = capture.as_mut().and_then(|it| it.of(0));
+        embed::launch(device, &self.embedding, &step.tokens, rows, stream, x, captured)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let tools = Tools {
+                device,
+                scratch: &mut *scratch,
+                step,
+                places: Places { positions: &step.positions, lanes: &step.lanes, rows },
+                spans,
+                pages: &mut *pages,
+                index,
+                turns: &self.turns,
+                behind: 0,
+            };
+            let captured = capture.as_mut().and_then(|it| it.of(index + 1));
+            layer.run(tools, room, None, captured)?;
+        }
+        Ok(())
+    }
+
+    /// Logits (rows, vocab) of rows of rounded residual streams.
+    pub(super) fn logits(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        x: &Buffer<bf16>,
+        rows: usize,
+        logits: &mut Buffer<f32>,
+    ) -> Result<(), BackendError> {
+        let of = Rows { x, rows, norm: Some(self.sizes.eps) };
+        Ok(self.head.multiply(device, &mut scratch.products, of, Out::Plain(logits))?)
+    }
+}

@@ -1,0 +1,133 @@
+//! Takes weights by name from what a loader gave, and lays them out for the GPU: bf16, in tiles,
+//! the weight of the norm before a matrix folded into it.
+
+use std::collections::BTreeMap;
+
+use kernels::cuda::{Buffer, Device};
+use kernels::ops::bf16;
+use kernels::ops::matmul::{Matrix, gated_row, pack};
+use kernels::quant::dequantize;
+
+use crate::backend::BackendError;
+use crate::model::Tensor;
+
+/// Where the weights of a model or a draft head come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    pub(super) device: &'a Device,
+    /// `None` for random ones, for speed tests.
+    pub(super) tensors: Option<&'a BTreeMap<String, Tensor>>,
+}
+
+/// A matrix that is to be laid out: the rows of all tensors, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stack<'a> {
+    /// Names and rows.
+    pub(super) parts: &'a [(&'a str, usize)],
+    pub(super) inputs: usize,
+    /// Weight of the norm before it, (inputs).
+    pub(super) norm: Option<&'a [f32]>,
+}
+
+/// Random words that are repeated to fill a matrix.
+const RANDOM_WORDS: usize = 1 << 20;
+
+impl Source<'_> {
+    pub(super) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, BackendError> {
+        let mut out = vec![1.0; len];
+        if self.tensors.is_some() {
+            let tensor = self.tensor(name, (1, len))?;
+            dequantize(tensor.dtype, &tensor.bytes, &mut out)
+                .map_err(|error| refused(name, &error.to_string()))?;
+        }
+        Ok(out)
+    }
+
+    /// The same on the device.
+    pub(super) fn uploaded(&self, name: &str, len: usize) -> Result<Buffer<f32>, BackendError> {
+        Ok(self.device.upload(&self.vector(name, len)?)?)
+    }
+
+    pub(super) fn matrix(&self, stack: Stack<'_>) -> Result<Matrix, BackendError> {
+        let outputs: usize = stack.parts.iter().map(|it| it.1).sum();
+        self.lay_out(stack, outputs, |output| {
+            let mut row = output;
+            for (part, (_, rows)) in stack.parts.iter().enumerate() {
+                if row < *rows {
+                    return (part, row);
+                }
+                row -= rows;
+            }
+            unreachable!("outputs are the rows of all parts")
+        })
+    }
+
+    /// Gate and up, their rows as a gated product wants them.
+    pub(super) fn gated(&self, stack: Stack<'_>) -> Result<Matrix, BackendError> {
+        let rows = stack.parts[0].1;
+        if !rows.is_multiple_of(8) {
+            return Err(refused(stack.parts[0].0, "its rows are no multiple of 8"));
+        }
+        self.lay_out(stack, 2 * rows, |output| {
+            let (is_up, row) = gated_row(output);
+            (usize::from(is_up), row)
+        })
+    }
+
+    /// `from(output)` is the part and its row that stand there.
+    fn lay_out(
+        &self,
+        stack: Stack<'_>,
+        outputs: usize,
+        from: impl Fn(usize) -> (usize, usize),
+    ) -> Result<Matrix, BackendError> {
+        let Stack { parts, inputs, norm } = stack;
+        if !inputs.is_multiple_of(64) {
+            return Err(refused(parts[0].0, "its inputs are no multiple of 64"));
+        }
+        if self.tensors.is_none() {
+            return self.random(outputs, inputs);
+        }
+        let tensor = |(name, rows): &(&str, usize)| self.tensor(name, (*rows, inputs));
+        let tensors: Vec<&Tensor> = parts.iter().map(tensor).collect::<Result<_, _>>()?;
+        let tiles = pack(outputs, inputs, |output, row| {
+            let (part, at) = from(output);
+            let Tensor { dtype, bytes, rows, .. } = tensors[part];
+            let len = bytes.len() / rows;
+            dequantize(*dtype, &bytes[at * len..][..len], row).expect("the shape was checked");
+            if let Some(norm) = norm {
+                row.iter_mut().zip(norm).for_each(|(it, norm)| *it *= norm);
+            }
+        });
+        Ok(Matrix::upload(self.device, outputs, inputs, &tiles)?)
+    }
+
+    fn random(&self, outputs: usize, inputs: usize) -> Result<Matrix, BackendError> {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let scale = 2.0 * (3.0 / inputs as f32).sqrt();
+        let mut value = || u32::from(bf16::from_f32((rng.f32() - 0.5) * scale).to_bits());
+        let words: Vec<u32> = (0..RANDOM_WORDS).map(|_| value() | value() << 16).collect();
+        let len = outputs.next_multiple_of(16) * inputs / 2;
+        let mut tiles = self.device.zeros(len)?;
+        for at in (0..len).step_by(RANDOM_WORDS) {
+            self.device.write(&mut tiles, at, &words[..RANDOM_WORDS.min(len - at)])?;
+        }
+        Ok(Matrix::from_tiles(tiles, outputs, inputs))
+    }
+
+    fn tensor(&self, name: &str, shape: (usize, usize)) -> Result<&Tensor, BackendError> {
+        let found = self.tensors.and_then(|it| it.get(name));
+        let tensor = found.ok_or_else(|| refused(name, "it is missing"))?;
+        let is_vector = shape.0 == 1 && tensor.rows * tensor.cols == shape.1;
+        if !is_vector && (tensor.rows, tensor.cols) != shape {
+            let has =
+                format!("it is {} x {}, not {} x {}", tensor.rows, tensor.cols, shape.0, shape.1);
+            return Err(refused(name, &has));
+        }
+        Ok(tensor)
+    }
+}
+
+pub(super) fn refused(what: &str, why: &str) -> BackendError {
+    BackendError { detail: format!("cannot lay out {what} on the GPU: {why}") }
+}
