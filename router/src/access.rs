@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -19,6 +19,7 @@ const LINES_MAX: usize = 8192;
 #[derive(Debug)]
 pub struct AccessLog {
     sender: Option<SyncSender<String>>,
+    writer: Option<JoinHandle<()>>,
     reopen: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
@@ -27,19 +28,15 @@ impl AccessLog {
     /// Writes to `path`, or to the standard output for `-`. Errors when it cannot be opened.
     pub fn open(path: Option<&Path>, metrics: Arc<Metrics>) -> io::Result<Arc<Self>> {
         let reopen = Arc::new(AtomicBool::new(false));
-        let sender = match path {
-            None => None,
-            Some(path) => {
-                let output = open(path)?;
-                let (sender, receiver) = sync_channel(LINES_MAX);
-                let (path, reopen) = (path.to_owned(), Arc::clone(&reopen));
-                thread::Builder::new()
-                    .name("access-log".to_owned())
-                    .spawn(move || write(&receiver, output, &path, &reopen))?;
-                Some(sender)
-            }
+        let Some(path) = path else {
+            return Ok(Arc::new(Self { sender: None, writer: None, reopen, metrics }));
         };
-        Ok(Arc::new(Self { sender, reopen, metrics }))
+        let output = open(path)?;
+        let (sender, receiver) = sync_channel(LINES_MAX);
+        let (path, again) = (path.to_owned(), Arc::clone(&reopen));
+        let thread = thread::Builder::new().name("access-log".to_owned());
+        let writer = thread.spawn(move || write(&receiver, output, &path, &again))?;
+        Ok(Arc::new(Self { sender: Some(sender), writer: Some(writer), reopen, metrics }))
     }
 
     pub fn is_on(&self) -> bool {
@@ -56,6 +53,16 @@ impl AccessLog {
             && sender.try_send(line).is_err()
         {
             self.metrics.access_log_dropped.inc();
+        }
+    }
+}
+
+impl Drop for AccessLog {
+    /// What has been said is written before the process ends.
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(writer) = self.writer.take() {
+            drop(writer.join());
         }
     }
 }

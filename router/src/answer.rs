@@ -22,6 +22,7 @@ pub enum Problem {
     BadTarget,
     BadPriority,
     BadMethod,
+    BadUri,
     BodyTooLarge,
     BodyBroken,
     BodyTimeout,
@@ -38,13 +39,14 @@ const UNAVAILABLE: &str = "service_unavailable_error";
 
 impl Problem {
     /// One of each kind, for tables.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Overloaded { retry_after_s: 1 },
         Self::Down { retry_after_s: 1 },
         Self::KeyRefused,
         Self::BadTarget,
         Self::BadPriority,
         Self::BadMethod,
+        Self::BadUri,
         Self::BodyTooLarge,
         Self::BodyBroken,
         Self::BodyTimeout,
@@ -83,6 +85,7 @@ impl Problem {
                 "x-crossover-priority must be high, normal or low.",
             ),
             Self::BadMethod => (405, INVALID, "method_not_allowed", "CONNECT is not served here."),
+            Self::BadUri => (400, INVALID, "invalid_request_target", "The request names no path."),
             Self::BodyTooLarge => {
                 (413, INVALID, "request_too_large", "The request's body is larger than allowed.")
             }
@@ -149,8 +152,8 @@ impl Problem {
             Self::BadMethod => {
                 headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE"));
             }
-            // What is left of the body must not be taken for the next request.
-            Self::BodyTooLarge | Self::BodyBroken | Self::BodyTimeout => {
+            // What is left must not be taken for the next request.
+            Self::BadUri | Self::BodyTooLarge | Self::BodyBroken | Self::BodyTimeout => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
@@ -170,3 +173,6 @@ pub fn state(is_good: bool) -> (StatusCode, &'static str) {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
     }
 }
+
+#[cfg(test)]
+mod tests;

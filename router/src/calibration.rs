@@ -114,3 +114,6 @@ fn crossing(curves: &BTreeMap<Role, Curve>) -> Option<u32> {
     let count = (1..=requests_max).take_while(is_faster).count();
     u32::try_from(count).ok()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,15 +6,19 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+use tokio_rustls::server::TlsStream;
 
 use crate::clock;
 use crate::upstream::Transport;
+
+/// How long a client that has its answer may go on sending.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// A stream that can be reset, for answers whose end nothing else can mark as wrong.
 pub trait Stream: Transport {
@@ -28,6 +32,12 @@ impl Stream for TcpStream {
     }
 }
 
+impl<S: Stream> Stream for TlsStream<S> {
+    fn reset(&mut self) {
+        self.get_mut().0.reset();
+    }
+}
+
 /// One connection of a client, shared by its socket and its requests.
 #[derive(Debug)]
 pub struct Client {
@@ -35,8 +45,11 @@ pub struct Client {
     pub is_tls: bool,
     /// Requests being served on it.
     active: AtomicU32,
+    /// Requests begun on it so far.
+    begun: AtomicU32,
     stalled: AtomicBool,
     aborted: AtomicBool,
+    lingers: AtomicBool,
 }
 
 impl Client {
@@ -45,8 +58,10 @@ impl Client {
             peer,
             is_tls,
             active: AtomicU32::new(0),
+            begun: AtomicU32::new(0),
             stalled: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
         }
     }
 
@@ -60,9 +75,16 @@ impl Client {
         self.aborted.store(true, Ordering::Relaxed);
     }
 
+    /// It was answered before it had sent everything: when the connection ends, what it still
+    /// sends is taken, since a reset would cost it the answer.
+    pub fn linger(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
+    }
+
     /// Counts a request on this connection until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
         Active(Arc::clone(self))
     }
 }
@@ -96,9 +118,13 @@ pub struct Socket<S: Stream> {
     limits: Limits,
     idle_from: Instant,
     head_from: Option<Instant>,
+    /// The client's `begun` when `head_from` was last right.
+    begun_seen: u32,
     read_sleep: Option<Pin<Box<Sleep>>>,
     write_from: Option<Instant>,
     write_sleep: Option<Pin<Box<Sleep>>>,
+    /// Since when it is only taking what is still sent.
+    linger_from: Option<Instant>,
 }
 
 impl<S: Stream> Socket<S> {
@@ -109,19 +135,28 @@ impl<S: Stream> Socket<S> {
             limits,
             idle_from: now,
             head_from: None,
+            begun_seen: 0,
             read_sleep: None,
             write_from: None,
             write_sleep: None,
+            linger_from: None,
+        }
+    }
+
+    /// A request that has begun had a whole head, and while one runs the client may be silent.
+    fn note_requests(&mut self, now: Instant) {
+        let begun = self.client.begun.load(Ordering::Relaxed);
+        if begun != self.begun_seen || self.client.active.load(Ordering::Relaxed) != 0 {
+            self.begun_seen = begun;
+            self.idle_from = now;
+            self.head_from = None;
         }
     }
 
     /// Nothing came: is it taking too long?
     fn on_read_pending(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let now = clock::now();
-        if self.client.active.load(Ordering::Relaxed) != 0 {
-            self.idle_from = now;
-            self.head_from = None;
-        }
+        self.note_requests(now);
         let until = match self.head_from {
             Some(from) => from + self.limits.header,
             None => self.idle_from + self.limits.idle,
@@ -139,6 +174,29 @@ impl<S: Stream> Socket<S> {
             sleep.as_mut().reset(until.into());
         }
         Poll::Pending
+    }
+
+    /// Takes what is still sent, for a short while.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut scratch = [0; 4096];
+        for _ in 0..256 {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
+                // The client has closed, or is gone: either way there is nothing to wait for.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    let until = *self.linger_from.get_or_insert_with(clock::now) + LINGER;
+                    let sleep =
+                        self.write_sleep.insert(Box::pin(tokio::time::sleep_until(until.into())));
+                    return sleep.as_mut().poll(cx).map(Ok);
+                }
+            }
+        }
+        // Others have a turn as well.
+        cx.waker().wake_by_ref();
+        let from = *self.linger_from.get_or_insert_with(clock::now);
+        if clock::now() < from + LINGER { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     fn on_write<T>(
@@ -215,7 +273,17 @@ impl<S: Stream> AsyncWrite for Socket<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let this = &mut *self;
+        if this.linger_from.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            this.note_requests(clock::now());
+            let is_in_head = this.head_from.is_some();
+            if !is_in_head && !this.client.lingers.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            this.linger_from = Some(clock::now());
+        }
+        this.poll_linger(cx)
     }
 }
 

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::{ClientConfig, ServerConfig};
+
 use crate::policy::Policy;
 
 pub mod check;
@@ -82,20 +84,30 @@ impl Kind {
 }
 
 /// Where to connect.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Target {
     pub host: String,
     pub port: u16,
-    pub tls: bool,
-    /// Authorities to trust instead of the system's.
-    pub ca_file: Option<PathBuf>,
+    pub tls: Option<Tls<ClientConfig>>,
     pub http2: bool,
 }
+
+/// A TLS configuration, equal to itself only.
+#[derive(Clone, Debug)]
+pub struct Tls<T>(pub Arc<T>);
+
+impl<T> PartialEq for Tls<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T> Eq for Tls<T> {}
 
 impl Target {
     /// `host` or `host:port`, as a Host header has it.
     pub fn authority(&self) -> String {
-        let usual = if self.tls { 443 } else { 80 };
+        let usual = if self.tls.is_some() { 443 } else { 80 };
         let host =
             if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         if self.port == usual { host } else { format!("{host}:{}", self.port) }
@@ -172,12 +184,6 @@ pub struct ShutdownRules {
     pub drain_max: Duration,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct TlsFiles {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
-}
-
 /// The whole configuration. What cannot change without a restart is listed at `needs_restart`.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -192,11 +198,13 @@ pub struct Config {
     pub health: HealthRules,
     pub breaker: BreakerRules,
     pub shutdown: ShutdownRules,
-    pub tls: Option<TlsFiles>,
+    pub tls: Option<Tls<ServerConfig>>,
     pub access_log: Option<PathBuf>,
     /// Digests of the keys a client may show; none means that no key is asked for.
     pub keys: Option<Vec<[u8; 32]>>,
     pub endpoints: Vec<EndpointSpec>,
+    /// Every file that was read, to be watched.
+    pub files: Vec<PathBuf>,
 }
 
 impl Config {
@@ -212,7 +220,8 @@ impl Config {
         note(self.admin != next.admin, "admin");
         note(self.threads != next.threads, "threads");
         note(self.limits.connections_max != next.limits.connections_max, "limits.connections_max");
-        note(self.tls.is_some() != next.tls.is_some(), "tls");
+        note(self.access_log != next.access_log, "access.log");
+        note(self.timeouts.resolve != next.timeouts.resolve, "timeouts.resolve_ms");
         names
     }
 }
@@ -239,3 +248,6 @@ impl fmt::Display for ConfigErrors {
 }
 
 impl std::error::Error for ConfigErrors {}
+
+#[cfg(test)]
+mod tests;

@@ -26,3 +26,6 @@ pub fn admits(digests: &[[u8; 32]], headers: &HeaderMap) -> bool {
     }
     found.into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         .with_default_directive(tracing::Level::INFO.into())
         .from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match router::run::run(config) {
+    match router::run::run(args, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

@@ -11,8 +11,11 @@ use prometheus::{
 use crate::outcome::Outcome;
 use crate::policy::Reason;
 
+mod counts;
 mod handles;
 mod scrape;
+
+pub use self::counts::Counts;
 
 /// The engines' own edges for the first token, with a finer start.
 const FIRST_TOKEN_S: &[f64] = &[
@@ -147,6 +150,9 @@ impl Metrics {
     #[expect(clippy::too_many_lines, reason = "the list of all metrics, one line each")]
     pub fn new() -> Arc<Self> {
         let b = Builder(Registry::new());
+        let config_valid = b.gauge("config_valid", "0 after a reload that was refused");
+        // Without a valid one there is no start.
+        config_valid.set(1);
         Arc::new(Self {
             requests: b.counter("requests_total", "Requests that came in"),
             refused: b.counters(
@@ -263,13 +269,12 @@ impl Metrics {
                 "How often the breaker has sent an endpoint to rest",
                 &["endpoint"],
             ),
-            config_valid: {
-                let gauge = b.gauge("config_valid", "0 after a reload that was refused");
-                gauge.set(1); // The router would not have started with another.
-                gauge
-            },
+            config_valid,
             uptime: b.add(Gauge::new(name("uptime_seconds"), "Time since the start")),
             registry: b.0,
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,25 +1,33 @@
 //! Asks endpoints for their health, and lets time pass for the fleet.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue};
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Uri};
+use http_body::Body;
 use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 
 use crate::clock;
-use crate::config::EndpointSpec;
-use crate::fleet::Fleet;
+use crate::config::Limits;
 use crate::fleet::endpoint::{EndpointId, Member};
 use crate::fleet::health::Finding;
+use crate::fleet::{Fleet, Live};
 use crate::upstream::upload::Upload;
-use crate::upstream::{Connect, Wire};
+use crate::upstream::{self, Connect};
+
+mod identity;
 
 /// How often the fleet is told that time has passed.
 const TICK: Duration = Duration::from_millis(50);
+/// More than this of an answer is not read.
+const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Probes all endpoints of the live configuration, each at its own pace, until dropped.
 pub async fn watch<C: Connect>(fleet: Arc<Fleet>, connector: Arc<C>) {
@@ -46,9 +54,9 @@ pub async fn watch<C: Connect>(fleet: Arc<Fleet>, connector: Arc<C>) {
             if next.is_some_and(|it| it <= now) {
                 *next = None;
                 let (fleet, connector) = (Arc::clone(&fleet), Arc::clone(&connector));
-                let member = Arc::clone(member);
+                let (live, member) = (Arc::clone(&live), Arc::clone(member));
                 probes.spawn(async move {
-                    probe(&fleet, &*connector, &member).await;
+                    probe(&fleet, &live, &*connector, &member).await;
                     member.state.id
                 });
             }
@@ -56,47 +64,72 @@ pub async fn watch<C: Connect>(fleet: Arc<Fleet>, connector: Arc<C>) {
     }
 }
 
-async fn probe<C: Connect>(fleet: &Fleet, connector: &C, member: &Member) {
-    let rules = fleet.live().config.health.clone();
+async fn probe<C: Connect>(fleet: &Fleet, live: &Live, connector: &C, member: &Member) {
+    let rules = &live.config.health;
     let began_ms = fleet.millis(clock::now());
-    let asked = ask(connector, &member.spec, member.spec.kind.health_path());
+    let asked = ask(connector, member, &live.config.limits, member.spec.kind.health_path(), 0);
     let finding = match tokio::time::timeout(rules.timeout, asked).await {
-        Ok(Ok(status)) if status.is_server_error() => Finding::NotReady,
+        Ok(Ok((status, _))) if status.is_server_error() => Finding::NotReady,
         Ok(Ok(_)) => Finding::Ready,
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Finding::Refused,
-        Ok(Err(_)) | Err(_) => {
-            Finding::Silent { flowing: began_ms <= member.state.flowed_ms() && began_ms != 0 }
-        }
+        Ok(Err(_)) | Err(_) => Finding::Silent { flowing: began_ms < member.state.flowed_ms() },
     };
     let state = &member.state;
     state.metrics.probed(finding);
     let now_ms = fleet.millis(clock::now());
     let was_up = state.is_up();
-    state.with_health(now_ms, |it| it.on(finding, &rules));
+    let fresh = state.with_health(now_ms, |it| {
+        it.on(finding, rules);
+        it.is_up() && !was_up
+    });
     if was_up != state.is_up() {
         let up = state.is_up();
         tracing::info!(endpoint = &*state.name, up, ?finding, "health changed");
     }
+    if fresh {
+        let checked = identity::check(fleet, live, connector, member);
+        // Only advice: an endpoint that does not tell who it is serves all the same.
+        drop(tokio::time::timeout(rules.timeout, checked).await);
+    }
 }
 
-/// One GET on a connection of its own; gives the status.
+/// One GET on a connection of its own; gives the status and up to `bytes_max` of the body.
 async fn ask<C: Connect>(
     connector: &C,
-    spec: &EndpointSpec,
+    member: &Member,
+    limits: &Limits,
     path: &'static str,
-) -> io::Result<StatusCode> {
-    let io = connector.connect(&spec.target).await?;
-    let mut wire = Wire::open(io, 65_536, 100).await.map_err(io::Error::other)?;
-    let mut request = Request::get(path).body(Upload::empty()).map_err(io::Error::other)?;
+    bytes_max: usize,
+) -> io::Result<(StatusCode, Bytes)> {
+    let spec = &member.spec;
+    let tasks = TaskTracker::new();
+    let limit = Duration::from_secs(60 * 60);
+    let mut wire = upstream::open(connector, &spec.target, limit, limits, &tasks).await?;
+    let mut request = Request::new(Upload::empty());
+    *request.uri_mut() = Uri::from_static(path);
     let headers = request.headers_mut();
     headers.insert(HOST, spec.authority.clone());
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    if !spec.target.http2 {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if let Some(value) = &spec.authorization {
         headers.insert(AUTHORIZATION, value.clone());
     }
-    let sent = wire.send(request, |_| Poll::<std::convert::Infallible>::Pending).await;
-    match sent {
-        Ok(Ok(response)) => Ok(response.status()),
-        Ok(Err(_)) => Err(io::ErrorKind::UnexpectedEof.into()),
+    let never = |_: &mut Context<'_>| Poll::<Infallible>::Pending;
+    let Ok(answer) = wire.send(request, never).await;
+    let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    let (head, mut body) = answer.into_parts();
+    let mut bytes = BytesMut::new();
+    while bytes.len() < bytes_max {
+        let frame = std::future::poll_fn(|cx| {
+            wire.drive(cx);
+            std::pin::Pin::new(&mut body).poll_frame(cx)
+        });
+        match frame.await {
+            Some(Ok(frame)) => bytes.extend(frame.into_data().ok()),
+            Some(Err(error)) => return Err(io::Error::other(error)),
+            None => break,
+        }
     }
+    Ok((head.status, bytes.freeze()))
 }

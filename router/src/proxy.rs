@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
@@ -65,15 +66,17 @@ enum Failed {
 impl<C: Connect> Shard<C> {
     /// Answers one request of a client.
     pub async fn handle(&self, request: Request<Incoming>, client: Arc<Client>) -> Answered<C> {
+        let _active = client.begin();
         if let Some(response) = self.own_path(&request) {
             return response;
         }
-        let _active = client.begin();
         let arrived = clock::now();
         self.fleet.metrics.arrived();
         let mut line = self.access.is_on().then(|| self.line(&request, &client));
-        let proxied = self.proxy(request, client, arrived, &mut line).await;
+        let proxied = self.proxy(request, Arc::clone(&client), arrived, &mut line).await;
         proxied.unwrap_or_else(|problem| {
+            // It may be sending still, and is to hear this all the same.
+            client.linger();
             self.fleet.metrics.refused(problem.code());
             if let Some(line) = &mut line {
                 line.status = Some(problem.status().as_u16());
@@ -116,7 +119,7 @@ impl<C: Connect> Shard<C> {
     ) -> Result<Answered<C>, Problem> {
         let live = self.fleet.live_owned();
         let (mut parts, body) = request.into_parts();
-        let wishes = check(&live, &parts.method, &parts.headers)?;
+        let wishes = check(&live, &parts)?;
         let own = Own::of(&parts.headers, &parts.uri);
         let id = trace::mark(&mut parts.headers);
         if let Some(line) = line {
@@ -139,7 +142,7 @@ impl<C: Connect> Shard<C> {
         };
         let mut forward = Request::new(upload);
         *forward.method_mut() = parts.method;
-        *forward.uri_mut() = origin_form(parts.uri);
+        *forward.uri_mut() = parts.uri;
         *forward.headers_mut() = parts.headers;
         let ask = Ask { target: wishes.target, light };
         let result = self.place(&mut trip, forward, ask, wishes).await;
@@ -198,9 +201,13 @@ impl<C: Connect> Shard<C> {
 }
 
 /// What can be refused without asking anybody.
-fn check(live: &Live, method: &Method, headers: &HeaderMap) -> Result<Wishes, Problem> {
+fn check(live: &Live, parts: &Parts) -> Result<Wishes, Problem> {
+    let (method, headers) = (&parts.method, &parts.headers);
     if method == Method::CONNECT {
         return Err(Problem::BadMethod);
+    }
+    if parts.uri.path_and_query().is_none() {
+        return Err(Problem::BadUri);
     }
     // A browser asks first whether it may, and cannot show its key while asking.
     if let Some(digests) = &live.config.keys

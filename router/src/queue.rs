@@ -108,3 +108,6 @@ fn wish_index(target: Option<Role>) -> usize {
         Some(Role::Throughput) => 2,
     }
 }
+
+#[cfg(test)]
+mod tests;

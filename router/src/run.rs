@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use listenfd::ListenFd;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,15 +16,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::AccessLog;
 use crate::admin::{self, Admin};
-use crate::clock;
 use crate::config::Config;
+use crate::config::raw::Args;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
-use crate::probe;
+use crate::notify::Beats;
 use crate::proxy::Shard;
+use crate::reload::Reloader;
 use crate::serve::{Stage, serve};
 use crate::upstream::Pool;
 use crate::upstream::tcp::Tcp;
+use crate::{clock, notify, probe};
 
 /// Why the router could not start.
 #[derive(Debug)]
@@ -45,10 +48,12 @@ fn context(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
     move |error| StartError { what, error }
 }
 
-/// Serves until a signal ends it.
-pub fn run(config: Config) -> Result<(), StartError> {
-    let listener = bind("listen", config.listen)?;
-    let admin_listener = bind("admin", config.admin)?;
+/// Serves until a signal ends it. `args` say what to read again on a reload.
+pub fn run(args: Args, config: Config) -> Result<(), StartError> {
+    // Sockets that were opened for us come first, in the order listen, admin.
+    let mut given = ListenFd::from_env();
+    let listener = bind("listen", given.take_tcp_listener(0), config.listen)?;
+    let admin_listener = bind("admin", given.take_tcp_listener(1), config.admin)?;
     let metrics = Metrics::new();
     let access = AccessLog::open(config.access_log.as_deref(), Arc::clone(&metrics))
         .map_err(context("access.log"))?;
@@ -57,17 +62,15 @@ pub fn run(config: Config) -> Result<(), StartError> {
         let _inside = control.enter();
         clock::now()
     };
-    let threads = match config.threads {
-        0 => thread::available_parallelism().map_or(1, usize::from),
-        count => usize::try_from(count).unwrap_or(1),
-    };
+    tracing::info!(listen = %address(&listener), admin = %address(&admin_listener), "starting");
+    let resolve_every = config.timeouts.resolve;
+    let threads = threads(&config);
     let permits = usize::try_from(config.limits.connections_max).unwrap_or(1);
     let permits = Arc::new(Semaphore::new(permits));
-    let resolve_every = config.timeouts.resolve;
-    tracing::info!(listen = %address(&listener), admin = %address(&admin_listener), "starting");
     let fleet = Fleet::new(config, metrics, now);
     let (stage, stage_seen) = watch::channel(Stage::Serving);
     let (done, all_done) = mpsc::channel::<()>(1);
+    let beats = Beats::new(threads);
     let mut shards = Vec::new();
     for index in 0..threads {
         let shard = Shard {
@@ -79,68 +82,101 @@ pub fn run(config: Config) -> Result<(), StartError> {
         };
         let listener = listener.try_clone().map_err(context("listen"))?;
         let (permits, stage) = (Arc::clone(&permits), stage_seen.clone());
-        let done = done.clone();
+        let (done, beats) = (done.clone(), Arc::clone(&beats));
         shards.push(spawn(&format!("serve-{index}"), move |runtime| {
-            runtime.block_on(async move {
-                let listener = TcpListener::from_std(listener)?;
-                let shard = Arc::new(shard);
-                let sweeping = sweep(Arc::clone(&shard));
-                tokio::select! {
-                    () = serve(shard, listener, permits, stage) => {}
-                    () = sweeping => {}
-                }
-                drop(done);
-                Ok(())
-            })
+            let served = runtime.block_on(run_shard(shard, listener, permits, stage, beats, index));
+            drop(done);
+            served
         })?);
     }
     drop((listener, done));
-    let drained = control.block_on(govern(fleet, admin_listener, resolve_every, stage, all_done));
+    let reloader = Reloader { args, fleet, access };
+    let governed =
+        control.block_on(govern(reloader, admin_listener, resolve_every, stage, all_done));
     for shard in shards {
         shard.join().expect("a serving thread does not panic").map_err(context("serving"))?;
     }
-    drained.map_err(context("control"))
+    governed.map_err(context("control"))
+}
+
+async fn run_shard(
+    shard: Shard<Tcp>,
+    listener: StdListener,
+    permits: Arc<Semaphore>,
+    stage: watch::Receiver<Stage>,
+    beats: Arc<Beats>,
+    index: usize,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let shard = Arc::new(shard);
+    let fleet = Arc::clone(&shard.fleet);
+    let beating = beats.beat(index, || fleet.millis(clock::now()));
+    tokio::select! {
+        () = serve(Arc::clone(&shard), listener, permits, stage) => {}
+        () = sweep(&shard) => {}
+        () = beating => {}
+    }
+    Ok(())
 }
 
 /// The control runtime: operators, probes, signals; ends when the serving threads are done.
 async fn govern(
-    fleet: Arc<Fleet>,
+    reloader: Reloader,
     admin_listener: StdListener,
     resolve_every: Duration,
     stage: watch::Sender<Stage>,
-    mut all_done: mpsc::Receiver<()>,
+    all_done: mpsc::Receiver<()>,
 ) -> io::Result<()> {
-    let admin = Arc::new(Admin { fleet: Arc::clone(&fleet) });
+    let fleet = &reloader.fleet;
+    let admin = Arc::new(Admin::new(Arc::clone(fleet)));
     let answering = admin::serve(admin, TcpListener::from_std(admin_listener)?);
-    let probing = probe::watch(Arc::clone(&fleet), Arc::new(Tcp::new(resolve_every)));
-    let mut signals = Signals::new()?;
-    let stopping = async {
-        let is_gentle = signals.stop().await;
-        let rules = fleet.live().config.shutdown.clone();
-        fleet.leave();
-        tracing::info!("stopping: not ready from now on");
-        let settled = async {
-            if is_gentle {
-                tokio::time::sleep(rules.settle).await;
-            }
-            stage.send_replace(Stage::Draining);
-            let drained = tokio::time::timeout(rules.drain_max, all_done.recv()).await;
-            if drained.is_err() {
-                tracing::warn!(in_flight = fleet.total(), "drained for too long: cutting");
-            }
-        };
-        tokio::select! {
-            () = settled => {}
-            _ = signals.stop() => tracing::warn!(in_flight = fleet.total(), "told again: cutting"),
+    let probing = probe::watch(Arc::clone(fleet), Arc::new(Tcp::new(resolve_every)));
+    let stopping = stop(fleet, &stage, all_done, Signals::new()?);
+    let mut hangup = signal(SignalKind::hangup())?;
+    let reloading = async {
+        while hangup.recv().await.is_some() {
+            notify::reloading(|| {
+                reloader.reload();
+            });
         }
-        stage.send_replace(Stage::Cut);
     };
+    notify::ready();
     tokio::select! {
         () = answering => {}
         () = probing => {}
+        () = reloading => {}
+        () = reloader.watch() => {}
         () = stopping => {}
     }
     Ok(())
+}
+
+/// Waits to be told to stop; then says so, lets balancers notice, drains, and cuts what is left.
+async fn stop(
+    fleet: &Fleet,
+    stage: &watch::Sender<Stage>,
+    mut all_done: mpsc::Receiver<()>,
+    mut signals: Signals,
+) {
+    let is_gentle = signals.stop().await;
+    let rules = fleet.live().config.shutdown.clone();
+    fleet.leave();
+    notify::stopping();
+    tracing::info!("stopping: not ready from now on");
+    let drained = async {
+        if is_gentle {
+            tokio::time::sleep(rules.settle).await;
+        }
+        stage.send_replace(Stage::Draining);
+        if tokio::time::timeout(rules.drain_max, all_done.recv()).await.is_err() {
+            tracing::warn!(in_flight = fleet.total(), "drained for too long: cutting");
+        }
+    };
+    tokio::select! {
+        () = drained => {}
+        _ = signals.stop() => tracing::warn!(in_flight = fleet.total(), "told again: cutting"),
+    }
+    stage.send_replace(Stage::Cut);
 }
 
 struct Signals {
@@ -166,12 +202,19 @@ impl Signals {
 }
 
 /// Closes connections to endpoints that nobody used for a while.
-async fn sweep(shard: Arc<Shard<Tcp>>) {
+async fn sweep(shard: &Shard<Tcp>) {
     let mut ticks = tokio::time::interval(Duration::from_millis(500));
     loop {
         ticks.tick().await;
         let idle_max = shard.fleet.live().config.timeouts.pool_idle;
         shard.pool.sweep(idle_max, clock::now());
+    }
+}
+
+fn threads(config: &Config) -> usize {
+    match config.threads {
+        0 => thread::available_parallelism().map_or(1, usize::from),
+        count => usize::try_from(count).unwrap_or(1),
     }
 }
 
@@ -188,12 +231,19 @@ fn runtime() -> Result<Runtime, StartError> {
     Builder::new_current_thread().enable_all().build().map_err(context("runtime"))
 }
 
-fn bind(what: &str, address: SocketAddr) -> Result<StdListener, StartError> {
-    let bound = StdListener::bind(address).and_then(|it| {
-        it.set_nonblocking(true)?;
-        Ok(it)
-    });
-    bound.map_err(context(format!("{what}: cannot bind {address}")))
+fn bind(
+    what: &str,
+    given: io::Result<Option<StdListener>>,
+    address: SocketAddr,
+) -> Result<StdListener, StartError> {
+    let listener = match given.map_err(context(format!("{what}: the given socket")))? {
+        Some(listener) => listener,
+        None => {
+            StdListener::bind(address).map_err(context(format!("{what}: cannot bind {address}")))?
+        }
+    };
+    listener.set_nonblocking(true).map_err(context(what))?;
+    Ok(listener)
 }
 
 fn address(listener: &StdListener) -> String {

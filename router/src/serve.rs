@@ -14,12 +14,17 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, Limits, Socket, Stream};
 use crate::clock;
+use crate::config::Config;
 use crate::proxy::Shard;
 use crate::upstream::Connect;
+
+/// The number of headers for which hyper needs no memory from the heap.
+pub(crate) const HEADERS_INLINE: u32 = 100;
 
 /// How far the router is on its way out.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -58,7 +63,7 @@ impl Listen for TcpListener {
 
 /// Runs what hyper wants to run beside a connection, in the set that shutdown joins.
 #[derive(Clone, Debug)]
-struct Tasks(TaskTracker);
+pub(crate) struct Tasks(pub TaskTracker);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
     fn execute(&self, future: F) {
@@ -113,51 +118,73 @@ fn is_of_one_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
+/// One client, from the first byte to the last.
 async fn connection<S: Stream, C: Connect>(
     shard: Arc<Shard<C>>,
     stream: S,
     peer: SocketAddr,
-    mut stage: watch::Receiver<Stage>,
+    stage: watch::Receiver<Stage>,
 ) {
     let live = shard.fleet.live_owned();
-    let client = Arc::new(Client::new(peer, false));
-    let timeouts = &live.config.timeouts;
+    let open = Open::count(&shard);
+    let ended = if let Some(tls) = &live.config.tls {
+        let accepted = TlsAcceptor::from(Arc::clone(&tls.0)).accept(stream);
+        match tokio::time::timeout(live.config.timeouts.client_header, accepted).await {
+            Ok(Ok(stream)) => speak(&shard, &live.config, stream, peer, true, stage).await,
+            Ok(Err(error)) => Err(error.into()),
+            Err(elapsed) => Err(elapsed.into()),
+        }
+    } else {
+        speak(&shard, &live.config, stream, peer, false, stage).await
+    };
+    drop(open);
+    if let Err(error) = ended {
+        // A client that leaves or sends nonsense is no event for an operator.
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}
+
+type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+async fn speak<S: Stream, C: Connect>(
+    shard: &Arc<Shard<C>>,
+    config: &Config,
+    stream: S,
+    peer: SocketAddr,
+    is_tls: bool,
+    mut stage: watch::Receiver<Stage>,
+) -> Ended {
+    let client = Arc::new(Client::new(peer, is_tls));
     let limits = Limits {
-        idle: timeouts.client_idle,
-        header: timeouts.client_header,
-        send_stall: timeouts.send_stall,
+        idle: config.timeouts.client_idle,
+        header: config.timeouts.client_header,
+        send_stall: config.timeouts.send_stall,
     };
     let socket = Socket::new(stream, Arc::clone(&client), limits, clock::now());
-    let builder = builder(&shard.tasks, &live.config.limits);
-    drop(live);
-    let open = Open::count(&shard);
+    let builder = builder(&shard.tasks, &config.limits);
     let service = service_fn(|request| {
-        let (shard, client) = (Arc::clone(&shard), Arc::clone(&client));
+        let (shard, client) = (Arc::clone(shard), Arc::clone(&client));
         async move { Ok::<_, Infallible>(shard.handle(request, client).await) }
     });
     let mut served = pin!(builder.serve_connection(TokioIo::new(socket), service));
-    let ended = tokio::select! {
+    tokio::select! {
+        biased;
         ended = served.as_mut() => ended,
         () = Stage::Draining.reached(&mut stage) => {
             served.as_mut().graceful_shutdown();
             served.await
         }
-    };
-    drop(open);
-    if let Err(error) = ended {
-        // A client that leaves or sends nonsense is no event for an operator.
-        tracing::debug!(%peer, error = %error, "connection ended");
     }
 }
 
 fn builder(tasks: &TaskTracker, limits: &crate::config::Limits) -> auto::Builder<Tasks> {
     let size = |it: u32| usize::try_from(it).unwrap_or(usize::MAX);
     let mut builder = auto::Builder::new(Tasks(tasks.clone()));
-    builder
-        .http1()
-        .max_buf_size(size(limits.header_bytes_max).max(8192))
-        .max_headers(size(limits.headers_max))
-        .pipeline_flush(true);
+    // Without `pipeline_flush`: it holds answers back while bytes of a next request are there.
+    builder.http1().max_buf_size(size(limits.header_bytes_max).max(8192));
+    if limits.headers_max != HEADERS_INLINE {
+        builder.http1().max_headers(size(limits.headers_max));
+    }
     builder
         .http2()
         .max_concurrent_streams(limits.streams_max)

@@ -1,28 +1,30 @@
 //! Connections to endpoints: made, kept for a short while, used again.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 use std::time::{Duration, Instant};
 
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
+use http::uri::Scheme;
+use hyper::client::conn::http2;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::task::TaskTracker;
 
-use crate::config::Target;
+use self::upload::Upload;
+use self::wire::Wire;
+use crate::config::{Limits, Target};
 use crate::fleet::endpoint::EndpointId;
-use crate::upstream::upload::Upload;
+use crate::serve::Tasks;
 
 pub mod tcp;
 pub mod upload;
+pub mod wire;
 
-/// Idle connections kept for one endpoint by one thread.
-const IDLE_MAX: usize = 512;
+/// Idle connections kept by one thread.
+const IDLE_MAX: usize = 1024;
 
 /// A stream of bytes in both directions.
 pub trait Transport: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static {}
@@ -33,77 +35,36 @@ impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static> Transport 
 pub trait Connect: fmt::Debug + Send + Sync + 'static {
     type Io: Transport;
 
-    fn connect(&self, target: &Target) -> impl Future<Output = io::Result<Self::Io>> + Send;
+    /// Errors of kind `TimedOut` when it takes longer than `limit`, `ConnectionRefused` when
+    /// nobody listens there.
+    fn connect(
+        &self,
+        target: &Target,
+        limit: Duration,
+    ) -> impl Future<Output = io::Result<Self::Io>> + Send;
 }
 
-/// A connection to an endpoint. Nothing runs it but the request that holds it, so dropping it
-/// closes the socket at once, whatever was going on.
-#[derive(Debug)]
-pub struct Wire<Io: Transport> {
-    sender: http1::SendRequest<Upload>,
-    /// None once it has ended.
-    connection: Option<http1::Connection<TokioIo<Io>, Upload>>,
-}
-
-/// Why there is no answer.
-#[derive(Debug)]
-pub enum SendError {
-    /// Nothing was written; the request comes back.
-    Unsent(Box<Request<Upload>>),
-    /// Something was written, and then the connection ended or spoke no HTTP.
-    Sent(hyper::Error),
-}
-
-impl<Io: Transport> Wire<Io> {
-    pub async fn open(io: Io, header_bytes_max: u32, headers_max: u32) -> hyper::Result<Self> {
-        let bytes_max = usize::try_from(header_bytes_max).unwrap_or(usize::MAX).max(8192);
-        let mut builder = http1::Builder::new();
-        builder.max_buf_size(bytes_max);
-        builder.max_headers(usize::try_from(headers_max).unwrap_or(usize::MAX));
-        let (sender, connection) = builder.handshake(TokioIo::new(io)).await?;
-        Ok(Self { sender, connection: Some(connection) })
+/// Opens a connection to the target in the protocol that it speaks.
+pub async fn open<C: Connect>(
+    connector: &C,
+    target: &Target,
+    limit: Duration,
+    limits: &Limits,
+    tasks: &TaskTracker,
+) -> io::Result<Wire<C::Io>> {
+    let io = connector.connect(target, limit).await?;
+    if !target.http2 {
+        let wire = Wire::http1(io, limits.header_bytes_max, limits.headers_max).await;
+        return wire.map_err(io::Error::other);
     }
-
-    /// Moves bytes; to be called whenever something waits for this connection.
-    pub fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Some(connection) = &mut self.connection
-            && Pin::new(connection).poll(cx).is_ready()
-        {
-            self.connection = None;
-        }
-    }
-
-    /// Can it take a request? Looks at the socket first, to see whether it has been closed.
-    pub fn is_usable(&mut self, cx: &mut Context<'_>) -> bool {
-        self.drive(cx);
-        self.connection.is_some() && self.sender.is_ready()
-    }
-
-    /// Sends a request and waits for the head of its answer. `check` is asked at each turn and
-    /// may end the wait.
-    pub async fn send<T>(
-        &mut self,
-        request: Request<Upload>,
-        mut check: impl FnMut(&mut Context<'_>) -> Poll<T>,
-    ) -> Result<Result<Response<Incoming>, SendError>, T> {
-        let mut answer = pin!(self.sender.try_send_request(request));
-        let connection = &mut self.connection;
-        poll_fn(|cx| {
-            if let Some(it) = connection
-                && Pin::new(it).poll(cx).is_ready()
-            {
-                *connection = None;
-            }
-            if let Poll::Ready(result) = answer.as_mut().poll(cx) {
-                return Poll::Ready(Ok(result.map_err(|mut error| match error.take_message() {
-                    Some(request) => SendError::Unsent(Box::new(request)),
-                    None => SendError::Sent(error.into_error()),
-                })));
-            }
-            check(cx).map(Err)
-        })
-        .await
-    }
+    let mut builder = http2::Builder::new(Tasks(tasks.clone()));
+    builder.max_header_list_size(limits.header_bytes_max);
+    let handshake = builder.handshake::<_, Upload>(TokioIo::new(io));
+    let (sender, connection) = handshake.await.map_err(io::Error::other)?;
+    // Ends when its last request and the pool have let go of it.
+    drop(tasks.spawn(async move { drop(connection.await) }));
+    let scheme = if target.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+    Ok(Wire::Http2 { sender, scheme })
 }
 
 #[derive(Debug)]
@@ -111,10 +72,10 @@ struct Idle<Io: Transport> {
     endpoint: EndpointId,
     target: Arc<Target>,
     since: Instant,
-    wire: Box<Wire<Io>>,
+    wire: Wire<Io>,
 }
 
-/// Connections that nobody uses at the moment, of one thread.
+/// Connections that nobody uses at the moment, or that may be shared, of one thread.
 #[derive(Debug)]
 pub struct Pool<Io: Transport> {
     idle: Mutex<Vec<Idle<Io>>>,
@@ -135,12 +96,18 @@ impl<Io: Transport> Pool<Io> {
         idle_max: Duration,
         now: Instant,
         cx: &mut Context<'_>,
-    ) -> Option<Box<Wire<Io>>> {
+    ) -> Option<Wire<Io>> {
         loop {
             let mut found = {
-                let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut idle = self.idle();
                 let fits = |it: &Idle<Io>| it.endpoint == endpoint && it.target == *target;
                 let at = idle.iter().rposition(fits)?;
+                if let Some(wire) = idle[at].wire.share()
+                    && idle[at].wire.is_usable(cx)
+                {
+                    idle[at].since = now;
+                    return Some(wire);
+                }
                 idle.remove(at)
             };
             let is_young = now.saturating_duration_since(found.since) < idle_max;
@@ -150,15 +117,9 @@ impl<Io: Transport> Pool<Io> {
         }
     }
 
-    /// Keeps a connection whose last answer is complete.
-    pub fn put(
-        &self,
-        endpoint: EndpointId,
-        target: Arc<Target>,
-        wire: Box<Wire<Io>>,
-        now: Instant,
-    ) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Keeps a connection: one whose last answer is complete, or one to share.
+    pub fn put(&self, endpoint: EndpointId, target: Arc<Target>, wire: Wire<Io>, now: Instant) {
+        let mut idle = self.idle();
         if idle.len() < IDLE_MAX {
             idle.push(Idle { endpoint, target, since: now, wire });
         }
@@ -167,10 +128,11 @@ impl<Io: Transport> Pool<Io> {
     /// Closes what has been idle for too long. To be called every now and then.
     pub fn sweep(&self, idle_max: Duration, now: Instant) {
         let is_old = |it: &Idle<Io>| idle_max <= now.saturating_duration_since(it.since);
-        let old: Vec<_> = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.extract_if(.., |it| is_old(it)).collect()
-        };
+        let old: Vec<_> = self.idle().extract_if(.., |it| is_old(it)).collect();
         drop(old);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle<Io>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

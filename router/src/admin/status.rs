@@ -1,10 +1,14 @@
-//! The fleet and the policy as JSON.
+//! The fleet, the policy and the last minutes as JSON.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::history::History;
+use crate::config::Role;
 use crate::fleet::Fleet;
+use crate::metrics::Counts;
+use crate::outcome::Outcome;
 
 /// One object for each endpoint.
 pub(super) fn fleet(fleet: &Fleet) -> Value {
@@ -23,6 +27,7 @@ pub(super) fn fleet(fleet: &Fleet) -> Value {
             "up": state.is_up(),
             "resting": !state.is_serving(),
             "draining": state.is_draining(),
+            "models": state.models(),
         })
     });
     json!({ "endpoints": endpoints.collect::<Vec<_>>() })
@@ -42,5 +47,51 @@ pub(super) fn policy(fleet: &Fleet, now: Instant) -> Value {
         "total_in_flight": fleet.total(),
         "waiting": fleet.waiting(),
         "ready": fleet.is_ready(),
+    })
+}
+
+/// Everything that the page shows. `wall` is the time since 1970.
+pub(super) fn whole(fleet: &Fleet, history: &History, now: Instant, wall: Duration) -> Value {
+    let throughput_mode = history.samples().map(|it| u8::from(it.mode == Role::Throughput));
+    let mut value = json!({
+        "at": wall.as_secs_f64(),
+        "policy": policy(fleet, now),
+        "history": {
+            "total": history.samples().map(|it| it.total).collect::<Vec<_>>(),
+            "waiting": history.samples().map(|it| it.waiting).collect::<Vec<_>>(),
+            "throughput_mode": throughput_mode.collect::<Vec<_>>(),
+        },
+    });
+    let mut endpoints = self::fleet(fleet)["endpoints"].take();
+    for endpoint in endpoints.as_array_mut().into_iter().flatten() {
+        let name = endpoint["name"].as_str().unwrap_or_default().to_owned();
+        endpoint["minute"] = minute(&history.minute(&name));
+        let in_flight = history
+            .samples()
+            .map(|sample| sample.endpoints.iter().find(|it| *it.0 == *name).map_or(0, |it| it.1));
+        endpoint["in_flight_history"] = in_flight.collect::<Vec<_>>().into();
+    }
+    value["endpoints"] = endpoints;
+    value
+}
+
+fn minute(counts: &Counts) -> Value {
+    let shares = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
+    let millis = |it: Option<f64>| it.map(|it| (it * 1e5).round() / 100.0);
+    let first = shares.map(|(name, share)| (name, millis(counts.first_token(share))));
+    let between = shares.map(|(name, share)| (name, millis(counts.between_tokens(share))));
+    let table = |rows: [(&str, Option<f64>); 3]| -> Map<String, Value> {
+        rows.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
+    };
+    let outcomes: Map<String, Value> = Outcome::ALL
+        .into_iter()
+        .filter(|it| counts.outcome(*it) != 0)
+        .map(|it| (it.label().to_owned(), counts.outcome(it).into()))
+        .collect();
+    json!({
+        "routed": counts.routed,
+        "outcomes": outcomes,
+        "first_token_ms": table(first),
+        "between_tokens_ms": table(between),
     })
 }

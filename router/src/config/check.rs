@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::raw::{Args, File, Policy as RawPolicy, Threshold};
 use super::{
     BreakerRules, Config, ConfigError, ConfigErrors, HealthRules, Limits, QueueLimits, Role,
-    ShutdownRules, Timeouts, TlsFiles, endpoint,
+    ShutdownRules, Timeouts, Tls, endpoint,
 };
 use crate::calibration::{Calibration, usual_low};
-use crate::keys;
 use crate::policy::Policy;
 use crate::policy::marginal::Marginal;
 use crate::policy::spill::Spill;
 use crate::policy::switch::Switch;
+use crate::{keys, tls};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -86,7 +86,9 @@ pub fn load(args: &Args) -> Result<Config, ConfigErrors> {
     let mut file: File = toml::from_str(&text).map_err(|error| fail(error.to_string()))?;
     file.listen = args.listen.clone().or(file.listen);
     file.admin = args.admin.clone().or(file.admin);
-    check(&file)
+    let mut config = check(&file)?;
+    config.files.push(args.config.clone());
+    Ok(config)
 }
 
 /// Checks what was written.
@@ -108,19 +110,27 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
             settle: c.millis("shutdown.settle_ms", file.shutdown.settle_ms, (0, 2000)),
             drain_max: c.millis("shutdown.drain_ms_max", file.shutdown.drain_ms_max, (0, 600_000)),
         },
-        tls: file
-            .tls
-            .as_ref()
-            .map(|it| TlsFiles { certificate: it.certificate.clone(), key: it.key.clone() }),
+        tls: file.tls.as_ref().and_then(|it| {
+            let made = tls::server(&it.certificate, &it.key);
+            made.map_err(|why| c.refuse("tls", why)).ok().map(Tls)
+        }),
         access_log: file.access.log.clone(),
-        keys: file.access.keys_file.as_ref().map(|path| {
-            let text = c.read("access.keys_file", path).unwrap_or_default();
-            keys::digests(&text)
+        keys: file.access.keys_file.as_ref().and_then(|path| {
+            let text = c.read("access.keys_file", path)?;
+            Some(keys::digests(&text))
         }),
         endpoints: file.endpoint.iter().map(|it| endpoint::check(c, it)).collect(),
+        files: files(file),
     };
     check_relations(c, &config);
     if checks.0.is_empty() { Ok(config) } else { Err(ConfigErrors(checks.0)) }
+}
+
+fn files(file: &File) -> Vec<PathBuf> {
+    let tls = file.tls.iter().flat_map(|it| [&it.certificate, &it.key]);
+    let endpoints = file.endpoint.iter().flat_map(|it| it.ca_file.iter().chain(&it.key_file));
+    let named = file.policy.calibration.iter().chain(&file.access.keys_file);
+    named.chain(tls).chain(endpoints).cloned().collect()
 }
 
 fn limits(c: &mut Checks, file: &File) -> Limits {

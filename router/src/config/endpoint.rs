@@ -7,7 +7,8 @@ use http::uri::Uri;
 
 use super::check::Checks;
 use super::raw::Endpoint;
-use super::{EndpointSpec, Kind, Role, Target};
+use super::{EndpointSpec, Kind, Role, Target, Tls};
+use crate::tls;
 
 pub(super) fn check(c: &mut Checks, raw: &Endpoint) -> EndpointSpec {
     let name = name(c, raw);
@@ -66,13 +67,7 @@ fn name(c: &mut Checks, raw: &Endpoint) -> String {
 }
 
 fn target(c: &mut Checks, field: &dyn Fn(&str) -> String, raw: &Endpoint) -> Target {
-    let mut target = Target {
-        host: String::new(),
-        port: 0,
-        tls: false,
-        ca_file: raw.ca_file.clone(),
-        http2: false,
-    };
+    let mut target = Target { host: String::new(), port: 0, tls: None, http2: false };
     match raw.http.as_deref().unwrap_or("1") {
         "1" => {}
         "2" => target.http2 = true,
@@ -86,7 +81,7 @@ fn target(c: &mut Checks, field: &dyn Fn(&str) -> String, raw: &Endpoint) -> Tar
         c.refuse(field("url"), format!("{url:?} is not a URL"));
         return target;
     };
-    target.tls = match uri.scheme_str() {
+    let has_tls = match uri.scheme_str() {
         Some("http") => false,
         Some("https") => true,
         _ => {
@@ -102,11 +97,14 @@ fn target(c: &mut Checks, field: &dyn Fn(&str) -> String, raw: &Endpoint) -> Tar
     }
     let host = uri.host().unwrap_or_default();
     target.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    target.port = uri.port_u16().unwrap_or(if target.tls { 443 } else { 80 });
+    target.port = uri.port_u16().unwrap_or(if has_tls { 443 } else { 80 });
     if target.host.is_empty() || target.port == 0 {
         c.refuse(field("url"), format!("{url:?} has no host or port"));
     }
-    if raw.ca_file.is_some() && !target.tls {
+    if has_tls {
+        let made = tls::client(raw.ca_file.as_deref(), target.http2);
+        target.tls = made.map_err(|why| c.refuse(field("ca_file"), why)).ok().map(Tls);
+    } else if raw.ca_file.is_some() {
         c.refuse(field("ca_file"), "is only of use with https://");
     }
     target

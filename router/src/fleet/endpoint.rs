@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::breaker::{Admission, Breaker, Report};
 use super::health::Health;
 use crate::config::{BreakerRules, EndpointSpec};
-use crate::metrics::EndpointMetrics;
+use crate::metrics::{EndpointMetrics, Metrics};
 
 /// Distinguishes endpoints for as long as the router runs; a name that comes back keeps its own.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -20,6 +20,7 @@ pub struct Endpoint {
     pub id: EndpointId,
     pub name: Arc<str>,
     pub metrics: EndpointMetrics,
+    all_metrics: Arc<Metrics>,
     work: AtomicU32,
     light: AtomicU32,
     up: AtomicBool,
@@ -32,6 +33,8 @@ pub struct Endpoint {
     ramp_from_ms: AtomicU64,
     /// When it last sent a byte of an answer.
     flowed_ms: AtomicU64,
+    /// The models it said it serves, in order.
+    models: Mutex<Vec<String>>,
 }
 
 /// An endpoint as one configuration has it.
@@ -42,11 +45,12 @@ pub struct Member {
 }
 
 impl Endpoint {
-    pub fn new(id: EndpointId, name: Arc<str>, metrics: EndpointMetrics) -> Self {
+    pub fn new(id: EndpointId, name: Arc<str>, all_metrics: Arc<Metrics>) -> Self {
         Self {
             id,
+            metrics: all_metrics.endpoint(&name),
+            all_metrics,
             name,
-            metrics,
             work: AtomicU32::new(0),
             light: AtomicU32::new(0),
             up: AtomicBool::new(false),
@@ -56,6 +60,7 @@ impl Endpoint {
             health: Mutex::new(Health::default()),
             ramp_from_ms: AtomicU64::new(0),
             flowed_ms: AtomicU64::new(0),
+            models: Mutex::new(Vec::new()),
         }
     }
 
@@ -88,6 +93,14 @@ impl Endpoint {
 
     pub fn flowed_ms(&self) -> u64 {
         self.flowed_ms.load(Ordering::Relaxed)
+    }
+
+    pub fn models(&self) -> Vec<String> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set_models(&self, models: Vec<String>) {
+        *self.models.lock().unwrap_or_else(PoisonError::into_inner) = models;
     }
 
     /// Changes what is known of its health, and whether requests may go there.
@@ -168,5 +181,11 @@ impl Endpoint {
     pub(super) fn unclaim_light(&self) {
         let before = self.light.fetch_sub(1, Ordering::SeqCst);
         assert!(before != 0, "more light requests ended than began");
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.all_metrics.forget(&self.name);
     }
 }

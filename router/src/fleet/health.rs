@@ -66,3 +66,6 @@ impl Health {
         self.against = 0;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,10 @@ use crate::outcome::Outcome;
 use crate::policy::Reason;
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const RETRIES: [&str; 2] = ["unreachable", "stale"];
+const CONNECTS: [&str; 3] = ["fresh", "failed", "reused"];
+const PROBES: [&str; 4] = ["ready", "not_ready", "refused", "silent"];
+const DIRECTIONS: [&str; 2] = ["in", "out"];
 
 impl Metrics {
     /// The handles of the endpoint of that name.
@@ -26,15 +30,46 @@ impl Metrics {
             routed,
             responses: CLASSES.map(|it| with(&self.responses, it)),
             outcomes: Outcome::ALL.map(|it| with(&self.outcomes, it.label())),
-            retries: ["unreachable", "stale"].map(|it| with(&self.retries, it)),
-            connects: ["fresh", "failed", "reused"].map(|it| with(&self.connects, it)),
-            probes: ["ready", "not_ready", "refused", "silent"].map(|it| with(&self.probes, it)),
-            bytes_in: with(&self.bytes, "in"),
-            bytes_out: with(&self.bytes, "out"),
+            retries: RETRIES.map(|it| with(&self.retries, it)),
+            connects: CONNECTS.map(|it| with(&self.connects, it)),
+            probes: PROBES.map(|it| with(&self.probes, it)),
+            bytes_in: with(&self.bytes, DIRECTIONS[0]),
+            bytes_out: with(&self.bytes, DIRECTIONS[1]),
             first_token: self.first_token.with_label_values(&[endpoint]),
             between_tokens: self.between_tokens.with_label_values(&[endpoint]),
             request_time: self.request_time.with_label_values(&[endpoint]),
         }
+    }
+
+    /// Drops the series of an endpoint that is gone.
+    pub fn forget(&self, endpoint: &str) {
+        let drop_series = |family: &prometheus::IntCounterVec, labels: &[&str]| {
+            // A series that was never made need not be dropped.
+            drop(family.remove_label_values(labels));
+        };
+        for role in Role::ALL {
+            for reason in Reason::ALL {
+                drop_series(&self.routed, &[endpoint, role.label(), reason.label()]);
+            }
+        }
+        let outcomes = Outcome::ALL.map(Outcome::label);
+        let families: [(&prometheus::IntCounterVec, &[&str]); 6] = [
+            (&self.responses, &CLASSES),
+            (&self.outcomes, &outcomes),
+            (&self.retries, &RETRIES),
+            (&self.connects, &CONNECTS),
+            (&self.probes, &PROBES),
+            (&self.bytes, &DIRECTIONS),
+        ];
+        for (family, labels) in families {
+            for label in labels {
+                drop_series(family, &[endpoint, label]);
+            }
+        }
+        for family in [&self.first_token, &self.between_tokens, &self.request_time] {
+            drop(family.remove_label_values(&[endpoint]));
+        }
+        drop(self.endpoint_mismatch.remove_label_values(&[endpoint]));
     }
 
     pub fn arrived(&self) {
@@ -43,6 +78,11 @@ impl Metrics {
 
     pub fn refused(&self, code: &'static str) {
         self.refused.with_label_values(&[code]).inc();
+    }
+
+    /// How many requests were refused with that code.
+    pub fn refusals(&self, code: &str) -> u64 {
+        self.refused.with_label_values(&[code]).get()
     }
 
     pub fn waited(&self, wait: Duration) {

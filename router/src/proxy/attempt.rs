@@ -1,18 +1,19 @@
 //! One request at one endpoint: connect, send, and hand over to the relay.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use hyper::body::Incoming;
 
 use super::flight::Flight;
 use super::patience::{Late, Waiting};
 use super::relay::{Answer, Patience, Relay, Terms};
-use super::{Answered, Failed, Shard, Trip, explain, headers};
+use super::{Answered, Failed, Shard, Trip, explain, headers, origin_form};
 use crate::answer::Problem;
 use crate::clock;
 use crate::fleet::endpoint::Member;
@@ -21,7 +22,8 @@ use crate::fleet::lease::Lease;
 use crate::metrics::{Connected, Retry};
 use crate::outcome::Outcome;
 use crate::upstream::upload::Upload;
-use crate::upstream::{Connect, SendError, Wire};
+use crate::upstream::wire::{SendError, Wire};
+use crate::upstream::{self, Connect};
 
 impl<C: Connect> Shard<C> {
     pub(super) async fn attempt(
@@ -42,6 +44,9 @@ impl<C: Connect> Shard<C> {
             trip.arrived,
             trip.line.take(),
         );
+        // An endpoint tried before may have spoken another protocol.
+        *request.uri_mut() = origin_form(std::mem::take(request.uri_mut()));
+        *request.version_mut() = Version::HTTP_11;
         headers::aim(request.headers_mut(), &member.spec, &trip.own);
         let mut may_reuse = true;
         loop {
@@ -82,7 +87,7 @@ impl<C: Connect> Shard<C> {
         trip: &mut Trip,
         member: &Member,
         may_reuse: bool,
-    ) -> Result<(Box<Wire<C::Io>>, bool), Problem> {
+    ) -> Result<(Wire<C::Io>, bool), Problem> {
         let timeouts = &trip.live.config.timeouts;
         let limits = &trip.live.config.limits;
         let now = clock::now();
@@ -98,31 +103,28 @@ impl<C: Connect> Shard<C> {
                 return Ok((wire, true));
             }
         }
-        let opened = async {
-            let io = self.connector.connect(&member.spec.target).await?;
-            let opened = Wire::open(io, limits.header_bytes_max, limits.headers_max).await;
-            opened.map_err(std::io::Error::other)
-        };
-        let connected = tokio::time::timeout(timeouts.connect, opened).await;
+        let target = &member.spec.target;
+        let opened = upstream::open(&self.connector, target, timeouts.connect, limits, &self.tasks);
+        let connected = opened.await;
         let done = clock::now();
         trip.waited += done.saturating_duration_since(now);
         match connected {
-            Ok(Ok(wire)) => {
+            Ok(wire) => {
                 metrics.connected(Connected::Fresh);
-                Ok((Box::new(wire), false))
+                if let Some(shared) = wire.share() {
+                    self.pool.put(member.state.id, Arc::clone(target), shared, done);
+                }
+                Ok((wire, false))
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 metrics.connected(Connected::Failed);
-                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                if error.kind() == io::ErrorKind::ConnectionRefused {
                     let now_ms = self.fleet.millis(done);
                     let rules = &trip.live.config.health;
                     member.state.with_health(now_ms, |it| it.on(Finding::Refused, rules));
                 }
-                Err(Problem::Unreachable)
-            }
-            Err(_elapsed) => {
-                metrics.connected(Connected::Failed);
-                Err(Problem::ConnectTimeout)
+                let is_late = error.kind() == io::ErrorKind::TimedOut;
+                Err(if is_late { Problem::ConnectTimeout } else { Problem::Unreachable })
             }
         }
     }
@@ -152,7 +154,7 @@ impl<C: Connect> Shard<C> {
         &self,
         trip: &Trip,
         mut flight: Flight,
-        wire: Box<Wire<C::Io>>,
+        wire: Wire<C::Io>,
         response: Response<Incoming>,
     ) -> Answered<C> {
         let (mut parts, body) = response.into_parts();

@@ -88,6 +88,11 @@ impl Flight {
         state.note_flow(self.fleet.millis(now));
     }
 
+    /// The client's body has been passed on to its end.
+    pub fn has_whole_request(&self) -> bool {
+        self.progress.ended.load(Ordering::Relaxed)
+    }
+
     /// Says how it ended; the first word counts.
     pub fn end(&mut self, outcome: Outcome) {
         if self.outcome.is_none() {

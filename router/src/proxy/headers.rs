@@ -73,7 +73,11 @@ pub fn strip(headers: &mut HeaderMap) {
         }
         headers.remove(CONNECTION);
     }
-    for name in [KEEP_ALIVE, PROXY_CONNECTION, TRANSFER_ENCODING, UPGRADE] {
+    // A length beside a coding is a lie or a trick; the body is framed anew either way.
+    if headers.remove(TRANSFER_ENCODING).is_some() {
+        headers.remove(CONTENT_LENGTH);
+    }
+    for name in [KEEP_ALIVE, PROXY_CONNECTION, UPGRADE] {
         headers.remove(name);
     }
 }
@@ -166,3 +170,6 @@ pub fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
     let bytes = value.as_bytes();
     ((1..=128).contains(&bytes.len()) && bytes.iter().all(is_plain)).then_some(value)
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,8 @@ use super::flight::Flight;
 use crate::client::Client;
 use crate::clock;
 use crate::outcome::Outcome;
-use crate::upstream::{Pool, Transport, Wire};
+use crate::upstream::wire::Wire;
+use crate::upstream::{Pool, Transport};
 
 /// The body of everything that the router answers.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ pub struct Relay<Io: Transport> {
     /// None when the answer is over.
     flight: Option<Flight>,
     body: Incoming,
-    wire: Option<Box<Wire<Io>>>,
+    wire: Option<Wire<Io>>,
     terms: Terms<Io>,
     moved_at: Instant,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -62,7 +63,7 @@ impl<Io: Transport> Relay<Io> {
     pub fn new(
         flight: Flight,
         body: Incoming,
-        wire: Option<Box<Wire<Io>>>,
+        wire: Option<Wire<Io>>,
         terms: Terms<Io>,
         now: Instant,
     ) -> Self {
@@ -85,7 +86,12 @@ impl<Io: Transport> Relay<Io> {
     fn complete(&mut self) {
         let Some(mut flight) = self.flight.take() else { return };
         flight.end(Outcome::Complete);
-        if let Some(mut wire) = self.wire.take() {
+        if !flight.has_whole_request() {
+            self.terms.client.linger();
+        }
+        if let Some(mut wire) = self.wire.take()
+            && wire.share().is_none()
+        {
             let mut cx = Context::from_waker(std::task::Waker::noop());
             if wire.is_usable(&mut cx) {
                 let member = flight.lease.member();

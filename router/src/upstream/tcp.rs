@@ -1,12 +1,18 @@
 //! Opens sockets: names are resolved, every address is tried, the next one first next time.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::Connect;
 use crate::clock;
@@ -20,7 +26,7 @@ struct Resolved {
     turn: usize,
 }
 
-/// Connects over TCP.
+/// Connects over TCP, with TLS where the target says so.
 #[derive(Debug)]
 pub struct Tcp {
     resolved: Mutex<HashMap<(String, u16), Resolved>>,
@@ -52,34 +58,114 @@ impl Tcp {
         Ok((found, 0))
     }
 
-    fn resolved(&self) -> std::sync::MutexGuard<'_, HashMap<(String, u16), Resolved>> {
+    fn resolved(&self) -> MutexGuard<'_, HashMap<(String, u16), Resolved>> {
         self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn open(&self, target: &Target) -> io::Result<TcpStream> {
+    /// Tries the addresses in turn, each for its share of the time.
+    async fn open(&self, target: &Target, limit: Duration) -> io::Result<TcpStream> {
         if let Ok(ip) = target.host.parse::<IpAddr>() {
-            return TcpStream::connect((ip, target.port)).await;
+            return within(limit, TcpStream::connect((ip, target.port))).await;
         }
-        let (addresses, turn) = self.addresses(target).await?;
-        let mut last = None;
+        let (addresses, turn) = within(limit, self.addresses(target)).await?;
+        let share = limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
         for step in 0..addresses.len() {
-            match TcpStream::connect(addresses[turn.wrapping_add(step) % addresses.len()]).await {
+            let address = addresses[turn.wrapping_add(step) % addresses.len()];
+            match within(share, TcpStream::connect(address)).await {
                 Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
+                Err(error) => last = error,
             }
         }
         // None of them answers: what was looked up may be out of date.
         self.resolved().remove(&(target.host.clone(), target.port));
-        Err(last.expect("there is at least one address"))
+        Err(last)
     }
 }
 
-impl Connect for Tcp {
-    type Io = TcpStream;
+async fn within<T>(limit: Duration, wanted: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let timed = tokio::time::timeout(limit, wanted).await;
+    timed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
 
-    async fn connect(&self, target: &Target) -> io::Result<TcpStream> {
-        let stream = self.open(target).await?;
+impl Connect for Tcp {
+    type Io = Socket;
+
+    async fn connect(&self, target: &Target, limit: Duration) -> io::Result<Socket> {
+        let stream = self.open(target, limit).await?;
         stream.set_nodelay(true)?;
-        Ok(stream)
+        let Some(config) = &target.tls else { return Ok(Socket::Plain(stream)) };
+        let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
+        let connector = TlsConnector::from(Arc::clone(&config.0));
+        let tls = within(limit, connector.connect(name, stream)).await?;
+        if target.http2 && tls.get_ref().1.alpn_protocol() != Some(b"h2") {
+            return Err(io::Error::other("the endpoint does not speak HTTP/2"));
+        }
+        Ok(Socket::Tls(Box::new(tls)))
+    }
+}
+
+/// A socket to an endpoint.
+#[derive(Debug)]
+pub enum Socket {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(it) => Pin::new(it).poll_read(cx, buffer),
+            Self::Tls(it) => Pin::new(it).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(it) => Pin::new(it).poll_write(cx, bytes),
+            Self::Tls(it) => Pin::new(it).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(it) => Pin::new(it).poll_write_vectored(cx, slices),
+            Self::Tls(it) => Pin::new(it).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(it) => it.is_write_vectored(),
+            Self::Tls(it) => it.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(it) => Pin::new(it).poll_flush(cx),
+            Self::Tls(it) => Pin::new(it).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(it) => Pin::new(it).poll_shutdown(cx),
+            Self::Tls(it) => Pin::new(it).poll_shutdown(cx),
+        }
     }
 }

@@ -1,0 +1,53 @@
+use super::*;
+
+fn parse(curves: &str, rest: &str) -> Result<Calibration, String> {
+    Calibration::parse(&format!(
+        r#"{{"format": 1, "key": {{"model": "m"}}, "measured": "2026-11-29T20:00:00Z",
+            "curves": {curves}, "depth": [[4, 5]] {rest}}}"#
+    ))
+}
+
+const BOTH: &str = r#"{"speculative": [[1, 96], [2, 180], [4, 240], [8, 260], [16, 250]],
+    "throughput": [[1, 54.0], [2, 107.0], [4, 200.0], [8, 390.0], [16, 640.0]]}"#;
+
+#[test]
+fn curves_are_linear_between_points_and_flat_beyond() {
+    let curve = Curve::new(vec![(2, 100.0), (4, 160.0)]).unwrap();
+    let speeds: Vec<_> = (0..=6).map(|it| curve.at(it)).collect();
+    assert_eq!(speeds, [0.0, 50.0, 100.0, 130.0, 160.0, 160.0, 160.0]);
+}
+
+#[test]
+fn the_threshold_is_the_written_one_or_where_the_curves_cross() {
+    let written = parse(BOTH, r#", "threshold": {"high": 9, "low": 7, "confidence": 0.95}"#);
+    assert_eq!(written.unwrap().thresholds, Some((9, 7)));
+    let no_low = parse(BOTH, r#", "threshold": {"high": 8}"#);
+    assert_eq!(no_low.unwrap().thresholds, Some((8, 6)));
+    // At 4 the speculative instance has 240 against 200, at 5 245 against 247.5.
+    assert_eq!(parse(BOTH, "").unwrap().thresholds, Some((4, 3)));
+    assert_eq!(parse(r#"{"speculative": [[1, 96.0]]}"#, "").unwrap().thresholds, None);
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_with_its_place() {
+    for (curves, rest, part) in [
+        (r#"{"fast": [[1, 2.0]]}"#, "", "curves.fast: not a role"),
+        (r#"{"speculative": []}"#, "", "curves.speculative: has no points"),
+        (r#"{"speculative": [[0, 1.0]]}"#, "", "starts at 0"),
+        (r#"{"speculative": [[2, 1.0], [2, 3.0]]}"#, "", "must grow"),
+        (r#"{"speculative": [[1, -1.0]]}"#, "", "not a number of at least 0"),
+        (r#"{"speculative": [[4000000000, 1.0]]}"#, "", "goes beyond 65536"),
+        (BOTH, r#", "threshold": {"high": 2, "low": 3}"#, "low is above"),
+        ("7", "", "invalid type"),
+    ] {
+        let why = parse(curves, rest).unwrap_err();
+        assert!(why.contains(part), "{why}");
+    }
+    assert!(Calibration::parse(r#"{"format": 2}"#).unwrap_err().contains("this version reads 1"));
+}
+
+#[test]
+fn the_usual_low_is_three_quarters() {
+    let lows: Vec<_> = [0, 1, 2, 4, 8, 10, 100].into_iter().map(usual_low).collect();
+    assert_eq!(lows, [0, 0, 1, 3, 6, 7, 75]);
+}

@@ -1,0 +1,398 @@
+//! The router as a process: exit codes, signals, reload, sockets and notices of a supervisor.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_crossover-router");
+const SOON: Duration = Duration::from_secs(20);
+
+/// An engine whose streams end when they are told to.
+struct Engine {
+    address: String,
+    gate: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Engine {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        let shared = Arc::clone(&gate);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let gate = Arc::clone(&shared);
+                thread::spawn(move || serve(stream.unwrap(), &gate));
+            }
+        });
+        Self { address, gate }
+    }
+
+    fn open_gate(&self) {
+        *self.gate.0.lock().unwrap() = true;
+        self.gate.1.notify_all();
+    }
+}
+
+fn serve(stream: TcpStream, gate: &(Mutex<bool>, Condvar)) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut writer = stream;
+    loop {
+        let (mut path, mut len) = (String::new(), 0);
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            if path.is_empty() {
+                path = line.split(' ').nth(1)?.to_owned();
+            }
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                len = value.trim().parse().ok()?;
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        reader.read_exact(&mut vec![0; len]).ok()?;
+        if path == "/stream" {
+            let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n";
+            writer.write_all(head.as_bytes()).ok()?;
+            let closed = gate.0.lock().unwrap();
+            drop(gate.1.wait_timeout_while(closed, SOON, |open| !*open).unwrap());
+            writer.write_all(b"4\r\nlast\r\n0\r\n\r\n").ok()?;
+        } else {
+            writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
+        }
+    }
+}
+
+struct Router {
+    child: Child,
+    listen: String,
+    admin: String,
+    folder: TempDir,
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        // Gone already in most tests.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn file(engine: &Engine, extra: &str) -> String {
+    format!(
+        "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nthreads = 2\n{extra}\n\
+         [shutdown]\nsettle_ms = 300\n[health]\ninterval_ms = 20\n\
+         [[endpoint]]\nname = \"s\"\nrole = \"speculative\"\nurl = \"http://{}\"\n",
+        engine.address
+    )
+}
+
+fn write(folder: &TempDir, text: &str) -> PathBuf {
+    let path = folder.path().join("router.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn once(text: &str, flags: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(&folder, text);
+    Command::new(BINARY).arg("--config").arg(path).args(flags).output().unwrap()
+}
+
+impl Router {
+    fn start(text: &str) -> Self {
+        Self::start_as(text, |path| {
+            let mut command = Command::new(BINARY);
+            command.arg("--config").arg(path);
+            command
+        })
+    }
+
+    fn start_as(text: &str, command: impl FnOnce(&PathBuf) -> Command) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = write(&folder, text);
+        let mut child = command(&path).env("NO_COLOR", "1").stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let first = lines.find(|it| it.as_ref().unwrap().contains("starting")).unwrap().unwrap();
+        thread::spawn(move || lines.for_each(drop));
+        let address = |name: &str| {
+            let rest = first.split(&format!("{name}=")).nth(1).unwrap();
+            rest.split_whitespace().next().unwrap().to_owned()
+        };
+        let router = Self { listen: address("listen"), admin: address("admin"), child, folder };
+        router.until(|it| it.admin("/readyz").contains("200 OK"));
+        router
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    fn until(&self, is_so: impl Fn(&Self) -> bool) {
+        let steps = SOON.as_millis() / 10;
+        for _ in 0..steps {
+            if is_so(self) {
+                return;
+            }
+            pause(10);
+        }
+        panic!("it never came to be");
+    }
+
+    fn admin(&self, path: &str) -> String {
+        exchange(&self.admin, &format!("GET {path} HTTP/1.0\r\n\r\n")).unwrap_or_default()
+    }
+
+    fn metric(&self, line: &str) -> bool {
+        self.admin("/metrics").lines().any(|it| it == format!("crossover_router_{line}"))
+    }
+
+    /// Opens a stream and reads the beginning of its answer.
+    fn stream(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.listen).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let request = "POST /stream HTTP/1.1\r\nhost: r\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"first\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            text.push(byte[0]);
+        }
+        stream
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        for _ in 0..SOON.as_millis() / 10 {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            pause(10);
+        }
+        panic!("it does not end");
+    }
+}
+
+fn pause(millis: u64) {
+    // The tests' own waiting, with no runtime around.
+    let never = Condvar::new();
+    let closed = Mutex::new(());
+    drop(never.wait_timeout(closed.lock().unwrap(), Duration::from_millis(millis)).unwrap());
+}
+
+fn exchange(address: &str, request: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(SOON))?;
+    stream.write_all(request.as_bytes())?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Reads a stream to its end; true if it ended well.
+fn ends_well(mut stream: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    while !rest.ends_with(b"last\r\n0\r\n\r\n") {
+        let mut piece = [0; 1024];
+        match stream.read(&mut piece) {
+            Ok(count @ 1..) => rest.extend_from_slice(&piece[..count]),
+            Ok(0) | Err(_) => return false,
+        }
+    }
+    true
+}
+
+#[test]
+fn mistakes_of_the_operator_are_all_told_and_exit_64() {
+    let output = once("listen = \"x\"\n[policy]\nkind = \"y\"\n", &[]);
+    assert_eq!(output.status.code(), Some(64));
+    let text = String::from_utf8(output.stderr).unwrap();
+    for part in ["listen: ", "policy.kind: ", "endpoint: "] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(once("nonsense", &[]).status.code(), Some(64));
+    assert_eq!(once("", &["--no-such-flag"]).status.code(), Some(64));
+    let missing = Command::new(BINARY).args(["--config", "/nowhere.toml"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(64));
+    assert!(String::from_utf8(missing.stderr).unwrap().contains("/nowhere.toml"));
+}
+
+#[test]
+fn a_good_file_is_printed_and_a_taken_port_is_exit_1() {
+    let engine = Engine::start();
+    let output = once(&file(&engine, ""), &["--print-config"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("in_flight_max: 256"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().map(|it| it.to_string());
+    let holder = TcpListener::bind(taken.unwrap()).unwrap();
+    let address = holder.local_addr().unwrap().to_string();
+    let output = once(&file(&engine, ""), &["--listen", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains(&format!("listen: cannot bind {address}")), "{text}");
+}
+
+#[test]
+fn terminate_lets_streams_finish_and_takes_no_new_ones() {
+    let engine = Engine::start();
+    let mut router = Router::start(&file(&engine, ""));
+    let streams: Vec<_> = (0..20).map(|_| router.stream()).collect();
+    router.signal("TERM");
+    router.until(|it| it.admin("/readyz").contains("503"));
+    // While balancers learn of it, requests are still served.
+    let request = "GET /livez HTTP/1.1\r\nhost: r\r\nconnection: close\r\n\r\n";
+    assert!(exchange(&router.listen, request).unwrap().contains("200 OK"));
+    router.until(|it| TcpStream::connect(&it.listen).is_err());
+    assert!(router.child.try_wait().unwrap().is_none());
+    engine.open_gate();
+    assert!(streams.into_iter().all(ends_well));
+    assert_eq!(router.wait(), Some(0));
+}
+
+#[test]
+fn a_second_signal_cuts() {
+    let engine = Engine::start();
+    let mut router = Router::start(&file(&engine, ""));
+    let stream = router.stream();
+    router.signal("TERM");
+    router.until(|it| it.admin("/readyz").contains("503"));
+    router.signal("TERM");
+    assert_eq!(router.wait(), Some(0));
+    assert!(!ends_well(stream));
+}
+
+#[test]
+fn hang_up_reloads_good_files_and_keeps_the_old_one_before_bad_ones() {
+    let engine = Engine::start();
+    let router = Router::start(&file(&engine, "watch = true"));
+    let streams: Vec<_> = (0..100).map(|_| router.stream()).collect();
+    assert!(router.admin("/policy").contains("\"high\":8"));
+    write(&router.folder, "listen = 7");
+    router.signal("HUP");
+    router.until(|it| it.metric("config_valid 0"));
+    assert!(router.admin("/policy").contains("\"high\":8"));
+    write(&router.folder, &file(&engine, "watch = true\npolicy.high = 20"));
+    router.signal("HUP");
+    router.until(|it| it.metric("config_valid 1"));
+    assert!(router.admin("/policy").contains("\"high\":20"));
+    assert!(router.metric("total_in_flight 100"));
+    // Without a signal as well, since the file is watched.
+    write(&router.folder, &file(&engine, "policy.high = 30"));
+    router.until(|it| it.admin("/policy").contains("\"high\":30"));
+    engine.open_gate();
+    assert!(streams.into_iter().all(ends_well));
+    router.until(|it| it.metric("total_in_flight 0"));
+}
+
+#[test]
+fn operators_see_and_drain() {
+    let engine = Engine::start();
+    let router = Router::start(&file(&engine, ""));
+    let stream = router.stream();
+    assert!(router.admin("/").contains("<title>Crossover</title>"));
+    assert!(router.admin("/healthz").contains("200 OK"));
+    assert!(router.admin("/fleet").contains("\"in_flight\":1"));
+    assert!(router.admin("/config").contains("role: Speculative"));
+    assert!(router.admin("/nothing").contains("404"));
+    router.until(|it| {
+        let answer = it.admin("/status");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status: serde_json::Value = serde_json::from_str(body).unwrap();
+        let seen = status["endpoints"][0]["in_flight_history"].as_array().unwrap();
+        seen.last() == Some(&1.into())
+    });
+    let drained = exchange(&router.admin, "POST /drain/s HTTP/1.0\r\n\r\n").unwrap();
+    assert!(drained.contains("\"in_flight\":1"), "{drained}");
+    assert!(router.admin("/readyz").contains("503"));
+    let foreign = "POST /resume/s HTTP/1.0\r\nhost: a\r\norigin: http://b\r\n\r\n";
+    assert!(exchange(&router.admin, foreign).unwrap().contains("403"));
+    assert!(exchange(&router.admin, "POST /resume/x HTTP/1.0\r\n\r\n").unwrap().contains("404"));
+    exchange(&router.admin, "POST /resume/s HTTP/1.0\r\n\r\n").unwrap();
+    assert!(router.admin("/readyz").contains("200 OK"));
+    engine.open_gate();
+    assert!(ends_well(stream));
+}
+
+#[test]
+fn sockets_and_notices_of_a_supervisor() {
+    let engine = Engine::start();
+    let folder = tempfile::tempdir().unwrap();
+    let notices = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    notices.set_read_timeout(Some(SOON)).unwrap();
+    let given = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = given.local_addr().unwrap().to_string();
+    let socket = OwnedFd::from(given.try_clone().unwrap());
+    let mut router = Router::start_as(&file(&engine, ""), |path| {
+        let mut command = Command::new("sh");
+        let line = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --config \"$1\"";
+        command.arg("-c").arg(line).arg(BINARY).arg(path).stdin(Stdio::from(socket));
+        command.env("NOTIFY_SOCKET", folder.path().join("notify"));
+        command.env("WATCHDOG_USEC", "1000000");
+        command
+    });
+    assert_eq!(router.listen, address);
+    let mut heard = String::new();
+    let mut hear = |wanted: &str| {
+        while !heard.contains(wanted) {
+            let mut piece = [0; 1024];
+            let count = notices.recv(&mut piece).unwrap();
+            heard.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+            heard.push('\n');
+        }
+        heard.clear();
+    };
+    hear("READY=1");
+    hear("WATCHDOG=1");
+    router.signal("HUP");
+    hear("RELOADING=1");
+    hear("READY=1");
+    router.signal("INT");
+    hear("STOPPING=1");
+    assert_eq!(router.wait(), Some(0));
+    // The socket is the supervisor's: clients wait in it for the next process.
+    assert!(TcpStream::connect(address).is_ok());
+}
+
+#[test]
+fn each_request_leaves_one_line() {
+    let engine = Engine::start();
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("access.log");
+    let extra = format!("access.log = {log:?}");
+    let mut router = Router::start(&file(&engine, &extra));
+    let request = "POST /v1/x HTTP/1.1\r\nhost: r\r\nx-request-id: abc\r\ncontent-length: 2\r\n\
+                   connection: close\r\n\r\n{}";
+    exchange(&router.listen, request).unwrap();
+    let bad = "POST /v1/y HTTP/1.1\r\nhost: r\r\nx-crossover-target: up\r\ncontent-length: 0\r\n\
+               connection: close\r\n\r\n";
+    exchange(&router.listen, bad).unwrap();
+    router.signal("INT");
+    assert_eq!(router.wait(), Some(0));
+    let text = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert_eq!((&lines[0]["path"], &lines[0]["request_id"]), (&"/v1/x".into(), &"abc".into()));
+    assert_eq!((&lines[0]["outcome"], &lines[0]["endpoint"]), (&"complete".into(), &"s".into()));
+    assert_eq!((&lines[0]["status"], &lines[0]["bytes_out"]), (&200.into(), &2.into()));
+    assert_eq!(
+        (&lines[1]["status"], &lines[1]["outcome"]),
+        (&400.into(), &"invalid_target".into())
+    );
+}
