@@ -1,0 +1,229 @@
+//! The same requests over HTTP/2 and TLS, in and out, with trailers.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use router::tls;
+use rustls::pki_types::ServerName;
+use tests::fake_engine::{FakeEngine, Step, chunk, ok, stream_head};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::router_rig::{CHAT, Raw, Rig, config, eventually, pair, post};
+
+/// Writes a certificate for 127.0.0.1 and localhost, which is its own authority.
+fn certificate(folder: &Path) {
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    std::fs::write(folder.join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+}
+
+type Sender = http2::SendRequest<Full<Bytes>>;
+
+async fn http2_over(
+    io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    tasks: &mut JoinSet<()>,
+) -> Sender {
+    let (sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(io)).await.unwrap();
+    tasks.spawn(async move { drop(connection.await) });
+    sender
+}
+
+async fn ask(sender: &mut Sender, path: &str, body: &str) -> Response<Incoming> {
+    let request = Request::post(format!("http://r{path}"))
+        .header("te", "trailers")
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .unwrap();
+    sender.send_request(request).await.unwrap()
+}
+
+const PIN: &str = "[policy]\nkind = \"pin\"\nrole = \"speculative\"\n";
+
+#[tokio::test]
+async fn http2_without_tls_in_front_of_http1() {
+    let engine = FakeEngine::start(|seen| match seen.path() {
+        "/stream" => {
+            let head = String::from_utf8(stream_head()).unwrap();
+            let head =
+                head.replace("\r\n\r\n", "\r\nconnection: keep-alive\r\ntrailer: x-sum\r\n\r\n");
+            let end = b"0\r\nx-sum: 7\r\n\r\n".to_vec();
+            vec![
+                Step::ReadBody,
+                Step::Send(head.into()),
+                Step::Send(chunk(b"data: 1\n\n")),
+                Step::Send(end),
+            ]
+        }
+        "/cut" => {
+            let head = Step::Send(stream_head());
+            let piece = Step::Send(chunk(b"data: 1\n\n"));
+            vec![Step::ReadBody, head, piece, Step::Wait(Duration::from_millis(20)), Step::Reset]
+        }
+        "/silent" => vec![Step::ReadBody, Step::Stall],
+        _ => vec![Step::ReadBody, Step::Send(ok("text/plain", b"ok"))],
+    })
+    .await;
+    let rig = Rig::start(&format!("{PIN}{}", pair(&[&engine]))).await;
+    let mut tasks = JoinSet::new();
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let mut sender = http2_over(stream, &mut tasks).await;
+    let answer = ask(&mut sender, "/plain", "{}").await;
+    assert_eq!(answer.headers()["x-crossover-reason"], "pinned");
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
+    let seen = engine.requests().pop().unwrap();
+    assert_eq!((seen.header("te"), &seen.body[..]), (Some("trailers"), &b"{}"[..]));
+    assert_eq!(seen.header("host"), Some(&*engine.address.to_string()));
+    let answer = ask(&mut sender, "/stream", "{}").await;
+    assert!(!answer.headers().contains_key("connection"));
+    let body = answer.into_body().collect().await.unwrap();
+    assert_eq!(body.trailers().unwrap()["x-sum"], "7");
+    assert_eq!(body.to_bytes(), "data: 1\n\n");
+    // A stream that breaks off is reset; its neighbours go on.
+    let cut = ask(&mut sender, "/cut", "{}").await;
+    assert!(cut.into_body().collect().await.is_err());
+    // One that is given up is given up at the engine.
+    let silent = tokio::time::timeout(Duration::from_millis(100), ask(&mut sender, "/silent", ""));
+    assert!(silent.await.is_err());
+    eventually("the engine is let go", || engine.left() == 1).await;
+    assert_eq!(ask(&mut sender, "/plain", "{}").await.status(), StatusCode::OK);
+    rig.settled().await;
+}
+
+#[tokio::test]
+async fn trailers_pass_over_http1() {
+    let engine = FakeEngine::start(|_| {
+        let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n";
+        let rest = b"2\r\nok\r\n0\r\nx-sum: 7\r\n\r\n".to_vec();
+        vec![Step::ReadBody, Step::Send(head.into()), Step::Send(rest)]
+    })
+    .await;
+    let rig = Rig::start(&format!("{PIN}{}", pair(&[&engine]))).await;
+    let mut client = Raw::connect(rig.address()).await;
+    client.send(post(CHAT, "te: trailers\r\n", "{}")).await;
+    client.head().await;
+    client.until(b"0\r\nx-sum: 7\r\n\r\n").await.unwrap();
+    rig.settled().await;
+}
+
+/// An HTTP/2 engine, with TLS if there is an acceptor; it tells what it got.
+async fn http2_engine(acceptor: Option<TlsAcceptor>) -> (std::net::SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor.clone();
+            connections.spawn(async move {
+                match acceptor {
+                    Some(acceptor) => {
+                        if let Ok(stream) = acceptor.accept(stream).await {
+                            speak_http2(stream).await;
+                        }
+                    }
+                    None => speak_http2(stream).await,
+                }
+            });
+        }
+    });
+    (address, tasks)
+}
+
+async fn speak_http2(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
+    let service = service_fn(|request: Request<Incoming>| async {
+        let words = format!("{:?} {}", request.version(), request.uri().path());
+        let body = request.into_body().collect().await.map(|it| it.to_bytes().len());
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-len", body.unwrap_or(0).into());
+        let whole = Full::new(Bytes::from(words)).with_trailers(async { Some(Ok(trailers)) });
+        Ok::<_, Infallible>(Response::new(whole))
+    });
+    let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    drop(builder.serve_connection(TokioIo::new(stream), service).await);
+}
+
+#[tokio::test]
+async fn an_engine_that_speaks_http2() {
+    let (address, _tasks) = http2_engine(None).await;
+    let text = format!(
+        "{PIN}[health]\ninterval_ms = 50\n[[endpoint]]\nname = \"s\"\nrole = \"speculative\"\n\
+         url = \"http://{address}\"\nhttp = \"2\"\n"
+    );
+    let rig = Rig::start_with(config(&text), 1).await;
+    let mut clients = JoinSet::new();
+    for turn in 0..20 {
+        let address = rig.address();
+        clients.spawn(async move {
+            let got = Raw::ask(address, post(&format!("/{turn}"), "", "body")).await;
+            assert_eq!(got.text(), format!("HTTP/2.0 /{turn}"));
+        });
+    }
+    while let Some(done) = clients.join_next().await {
+        done.unwrap();
+    }
+    rig.settled().await;
+}
+
+#[tokio::test]
+async fn tls_on_both_sides() {
+    let folder = tempfile::tempdir().unwrap();
+    certificate(folder.path());
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    let acceptor = TlsAcceptor::from(tls::server(&cert, &key).unwrap());
+    let (address, _tasks) = http2_engine(Some(acceptor)).await;
+    let text = format!(
+        "{PIN}[tls]\ncertificate = {cert:?}\nkey = {key:?}\n[health]\ninterval_ms = 50\n\
+         [[endpoint]]\nname = \"s\"\nrole = \"speculative\"\nurl = \"https://localhost:{}\"\n\
+         http = \"2\"\nca_file = {cert:?}\n",
+        address.port()
+    );
+    let rig = Rig::start_with(config(&text), 1).await;
+    let mut tasks = JoinSet::new();
+    for http2 in [true, false] {
+        let connector = TlsConnector::from(tls::client(Some(&cert), http2).unwrap());
+        let stream = TcpStream::connect(rig.address()).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = connector.connect(name, stream).await.unwrap();
+        if http2 {
+            let mut sender = http2_over(stream, &mut tasks).await;
+            let answer = ask(&mut sender, "/a", "{}").await;
+            let body = answer.into_body().collect().await.unwrap();
+            assert_eq!(body.trailers().unwrap()["x-len"], "2");
+            assert_eq!(body.to_bytes(), "HTTP/2.0 /a");
+        } else {
+            let request = post("/b", "connection: close\r\n", "{}");
+            tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+            let mut text = String::new();
+            tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text).await.unwrap();
+            assert!(text.contains("HTTP/2.0 /b"), "{text}");
+        }
+    }
+    // Somebody who does not speak TLS gets nothing, and hurts nobody.
+    let mut plain = Raw::connect(rig.address()).await;
+    plain.send(post(CHAT, "", "{}")).await;
+    while !plain.ended().await {}
+    rig.settled().await;
+    // An engine whose certificate nobody vouches for is not talked to.
+    let other = tempfile::tempdir().unwrap();
+    certificate(other.path());
+    let mut next = rig.fleet.live().config.clone();
+    let mut target = (*next.endpoints[0].target).clone();
+    let trusts = tls::client(Some(&other.path().join("cert.pem")), true).unwrap();
+    target.tls = Some(router::config::Tls(trusts));
+    next.endpoints[0].target = Arc::new(target);
+    rig.fleet.reload(next);
+    eventually("it is down", || rig.metric("endpoint_up{endpoint=\"s\"}") == 0.0).await;
+}
