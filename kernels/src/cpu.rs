@@ -20,7 +20,7 @@ pub use attention::{AttentionRow, attention};
 pub use inputs::Inputs;
 pub use matmul::{matmul, matmul_add};
 pub use matrix::{Activations, Matrix, PackError};
-pub use pages::{KvLayer, KvPages, PAGE_TOKENS};
+pub use pages::{KvLayer, KvNumbers, KvPages, PAGE_TOKENS};
 pub use rope::Rope;
 pub use rows::{add, argmax, rmsnorm, softmax, swiglu};
 pub use simd::instructions::Instructions;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use kernels::cpu::{Activations, KvLayer, KvPages, PAGE_TOKENS, Team};
+use kernels::cpu::{Activations, KvLayer, KvNumbers, KvPages, PAGE_TOKENS, Team};
 
 use self::head::{Caution, Head};
 use self::layer::Scratch;
@@ -57,10 +57,22 @@ pub struct CpuBackend {
 }
 
 /// Memory that one page takes, with the draft layer's part when there is a head.
-pub fn kv_bytes_per_page(model: &ModelConfig, head: Option<&HeadConfig>) -> usize {
+pub fn kv_bytes_per_page(
+    model: &ModelConfig,
+    head: Option<&HeadConfig>,
+    activations: Activations,
+) -> usize {
     let states = head.map_or(0, |it| it.hidden * size_of::<f32>());
     let tokens = PAGE_TOKENS * size_of::<u32>();
-    KvPages::page_bytes(&kv_layers(model, head)) + states + tokens
+    KvPages::page_bytes(&kv_layers(model, head), kv_numbers(activations)) + states + tokens
+}
+
+/// Keys and values are as exact as what they are multiplied with.
+fn kv_numbers(activations: Activations) -> KvNumbers {
+    match activations {
+        Activations::F32 => KvNumbers::F32,
+        Activations::Int8 => KvNumbers::F16,
+    }
 }
 
 fn kv_layers(model: &ModelConfig, head: Option<&HeadConfig>) -> Vec<KvLayer> {
@@ -105,7 +117,7 @@ impl CpuBackend {
             team,
             target,
             head,
-            pages: KvPages::new(count, &kv_layers),
+            pages: KvPages::new(count, &kv_layers, kv_numbers(activations)),
             tokens: vec![0; count * PAGE_TOKENS],
             lanes: vec![None; lanes as usize],
             done: VecDeque::new(),

@@ -119,10 +119,7 @@ fn on_cores(
     pin_current(first).map_err(|error| error.to_string())?;
     let options = CpuOptions {
         cores,
-        activations: match config.activations {
-            Activations::F32 => kernels::cpu::Activations::F32,
-            Activations::Int8 => kernels::cpu::Activations::Int8,
-        },
+        activations: numbers(config.activations),
         pages: sizes.pages,
         rows_max: config.rows_max,
         lanes: config.running_max,
@@ -149,6 +146,13 @@ fn depth(rule: &DepthRule) -> Depth {
                 lines.iter().map(|(requests, drafts)| (*requests, rule.max.min(*drafts))).collect();
             Depth::table(&lines).expect("the configuration checked that it rises")
         }
+    }
+}
+
+fn numbers(activations: Activations) -> kernels::cpu::Activations {
+    match activations {
+        Activations::F32 => kernels::cpu::Activations::F32,
+        Activations::Int8 => kernels::cpu::Activations::Int8,
     }
 }
 
@@ -184,7 +188,8 @@ struct Sizes {
 
 impl Sizes {
     fn new(config: &Config, model: &Model, head: Option<&Head>) -> Result<Self, String> {
-        let page_bytes = kv_bytes_per_page(&model.config, head.map(|it| &it.config)) as u64;
+        let (head, activations) = (head.map(|it| &it.config), numbers(config.activations));
+        let page_bytes = kv_bytes_per_page(&model.config, head, activations) as u64;
         let wanted = context_max(config, &model.config)?;
         Self::fit(config, wanted, page_bytes, memory::available())
     }

@@ -1,7 +1,9 @@
 //! The arithmetic of attention: rows of one sequence and query heads that share a key-value head.
 
+use std::ops::Range;
+
 use super::attention::AttentionRow;
-use super::pages::{KvPages, PAGE_TOKENS};
+use super::pages::{Half, Kept, KvNumbers, KvPages, PAGE_TOKENS};
 use super::rows::{LANES, exp, sum_lanes};
 use super::simd::team::Window;
 use super::simd::vector::Vector;
@@ -70,6 +72,14 @@ type Scores = [[f32; LANES]; PASS_PAGES];
 
 #[inline(always)]
 pub(crate) fn attend_body<V: Vector>(v: V, run: &mut Run<'_, '_>) {
+    match run.pages.numbers() {
+        KvNumbers::F32 => attend_run::<V, f32>(v, run),
+        KvNumbers::F16 => attend_run::<V, Half>(v, run),
+    }
+}
+
+#[inline(always)]
+fn attend_run<V: Vector, K: Kept>(v: V, run: &mut Run<'_, '_>) {
     let dim = run.pages.layer(run.layer).head_dim;
     let heads = run.out.columns().len() / dim;
     let none = Query { values: &[], row: 0, head: 0, first: 0, last: 0 };
@@ -83,12 +93,12 @@ pub(crate) fn attend_body<V: Vector>(v: V, run: &mut Run<'_, '_>) {
             let values = &values[run.out.columns().start + head * dim..][..dim];
             *query = Query { values, row, head, first, last };
         }
-        attend_queries(v, run, queries);
+        attend_queries::<V, K>(v, run, queries);
     }
 }
 
 #[inline(always)]
-fn attend_queries<V: Vector>(v: V, run: &mut Run<'_, '_>, queries: &[Query<'_>]) {
+fn attend_queries<V: Vector, K: Kept>(v: V, run: &mut Run<'_, '_>, queries: &[Query<'_>]) {
     let dim = run.pages.layer(run.layer).head_dim;
     let mut states = [State { max: f32::NEG_INFINITY, sum: 0.0 }; QUERIES_MAX];
     let mut scores = [[[0.0; LANES]; PASS_PAGES]; QUERIES_MAX];
@@ -111,13 +121,13 @@ fn attend_queries<V: Vector>(v: V, run: &mut Run<'_, '_>, queries: &[Query<'_>])
         }
         let steps = &mut steps[..count];
         for (i, steps) in steps.chunks(TURN).enumerate() {
-            score(v, run, queries, pass, steps, &mut scores[i * TURN..]);
+            score::<V, K>(v, run, queries, pass, steps, &mut scores[i * TURN..]);
         }
         for (step, scores) in steps.iter_mut().zip(&mut scores) {
             weigh(step, &mut states[step.query], scores);
         }
         for (i, steps) in steps.chunks(TURN).enumerate() {
-            add_values(v, run, queries, pass, steps, &scores[i * TURN..]);
+            add_values::<V, K>(v, run, queries, pass, steps, &scores[i * TURN..]);
         }
     }
     for (query, state) in queries.iter().zip(states) {
@@ -162,7 +172,7 @@ fn weigh(step: &mut Step, state: &mut State, scores: &mut Scores) {
 
 /// scores[i][slot] = scale * query . key, the product summed over dimensions in order.
 #[inline(always)]
-fn score<V: Vector>(
+fn score<V: Vector, K: Kept>(
     v: V,
     run: &Run<'_, '_>,
     queries: &[Query<'_>],
@@ -172,24 +182,24 @@ fn score<V: Vector>(
 ) {
     // As many sums at once as the registers hold, since each waits for itself.
     match (steps.len(), V::SUMS_MAX < 12) {
-        (1, true) => score_turn::<V, 1, 4>(v, run, queries, pass, steps, scores),
-        (1, false) => score_turn::<V, 1, 8>(v, run, queries, pass, steps, scores),
-        (2, true) => score_turn::<V, 2, 2>(v, run, queries, pass, steps, scores),
-        (2, false) => score_turn::<V, 2, 4>(v, run, queries, pass, steps, scores),
-        (3, true) => score_turn::<V, 3, 2>(v, run, queries, pass, steps, scores),
-        (3, false) => score_turn::<V, 3, 4>(v, run, queries, pass, steps, scores),
-        (4, true) => score_turn::<V, 4, 1>(v, run, queries, pass, steps, scores),
-        (4, false) => score_turn::<V, 4, 2>(v, run, queries, pass, steps, scores),
-        (5, true) => score_turn::<V, 5, 1>(v, run, queries, pass, steps, scores),
-        (5, false) => score_turn::<V, 5, 2>(v, run, queries, pass, steps, scores),
-        (_, true) => score_turn::<V, TURN, 1>(v, run, queries, pass, steps, scores),
-        (_, false) => score_turn::<V, TURN, 2>(v, run, queries, pass, steps, scores),
+        (1, true) => score_turn::<V, K, 1, 4>(v, run, queries, pass, steps, scores),
+        (1, false) => score_turn::<V, K, 1, 8>(v, run, queries, pass, steps, scores),
+        (2, true) => score_turn::<V, K, 2, 2>(v, run, queries, pass, steps, scores),
+        (2, false) => score_turn::<V, K, 2, 4>(v, run, queries, pass, steps, scores),
+        (3, true) => score_turn::<V, K, 3, 2>(v, run, queries, pass, steps, scores),
+        (3, false) => score_turn::<V, K, 3, 4>(v, run, queries, pass, steps, scores),
+        (4, true) => score_turn::<V, K, 4, 1>(v, run, queries, pass, steps, scores),
+        (4, false) => score_turn::<V, K, 4, 2>(v, run, queries, pass, steps, scores),
+        (5, true) => score_turn::<V, K, 5, 1>(v, run, queries, pass, steps, scores),
+        (5, false) => score_turn::<V, K, 5, 2>(v, run, queries, pass, steps, scores),
+        (_, true) => score_turn::<V, K, TURN, 1>(v, run, queries, pass, steps, scores),
+        (_, false) => score_turn::<V, K, TURN, 2>(v, run, queries, pass, steps, scores),
     }
 }
 
 /// `COUNT` queries with `PAGES` pages at a time.
 #[inline(always)]
-fn score_turn<V: Vector, const COUNT: usize, const PAGES: usize>(
+fn score_turn<V: Vector, K: Kept, const COUNT: usize, const PAGES: usize>(
     v: V,
     run: &Run<'_, '_>,
     queries: &[Query<'_>],
@@ -201,17 +211,17 @@ fn score_turn<V: Vector, const COUNT: usize, const PAGES: usize>(
     let end = steps.iter().map(|it| it.end).max().unwrap_or(0).div_ceil(PAGE_TOKENS);
     while page < end {
         if PAGES <= end - page {
-            score_pages::<V, COUNT, PAGES>(v, run, queries, pass, page, steps, scores);
+            score_pages::<V, K, COUNT, PAGES>(v, run, queries, pass, page, steps, scores);
             page += PAGES;
         } else {
-            score_pages::<V, COUNT, 1>(v, run, queries, pass, page, steps, scores);
+            score_pages::<V, K, COUNT, 1>(v, run, queries, pass, page, steps, scores);
             page += 1;
         }
     }
 }
 
 #[inline(always)]
-fn score_pages<V: Vector, const COUNT: usize, const PAGES: usize>(
+fn score_pages<V: Vector, K: Kept, const COUNT: usize, const PAGES: usize>(
     v: V,
     run: &Run<'_, '_>,
     queries: &[Query<'_>],
@@ -222,7 +232,7 @@ fn score_pages<V: Vector, const COUNT: usize, const PAGES: usize>(
 ) {
     let dim = run.pages.layer(run.layer).head_dim;
     let table = &run.rows[0].pages[pass * PASS_PAGES + page..];
-    let mut keys: [&[[f32; LANES]]; PAGES] = [&[]; PAGES];
+    let mut keys: [&[[K; LANES]]; PAGES] = [&[]; PAGES];
     for (keys, &page) in keys.iter_mut().zip(table) {
         *keys = &run.pages.keys(run.layer, page, run.kv_head)[..dim];
     }
@@ -231,10 +241,26 @@ fn score_pages<V: Vector, const COUNT: usize, const PAGES: usize>(
         *values = &queries[step.query].values[..dim];
     }
     let mut dots = [[v.splat(0.0); PAGES]; COUNT];
+    // The first turn asks for what comes next: the values of these pages, the keys of others.
+    let first = steps[0].query == 0;
+    let mut next = [(&keys[0][..0], &keys[0][..0]); PAGES];
+    if first {
+        let later = table.iter().skip(PAGES).chain(table);
+        for ((next, page), later) in next.iter_mut().zip(table).zip(later) {
+            let values = run.pages.values(run.layer, *page, run.kv_head);
+            *next = (run.pages.keys(run.layer, *later, run.kv_head), values);
+        }
+    }
     for i in 0..dim {
+        for (keys, values) in &next {
+            if let (Some(keys), Some(values)) = (keys.get(i), values.get(i)) {
+                v.prefetch(keys);
+                v.prefetch(values);
+            }
+        }
         let mut lanes = [v.splat(0.0); PAGES];
         for (lanes, keys) in lanes.iter_mut().zip(&keys) {
-            *lanes = v.load(&keys[i]);
+            *lanes = K::load(v, &keys[i]);
         }
         for (dots, values) in dots.iter_mut().zip(&values) {
             let value = v.splat(values[i]);
@@ -253,7 +279,7 @@ fn score_pages<V: Vector, const COUNT: usize, const PAGES: usize>(
 
 /// out[i] = out[i] * before + now * sum over slots of weight * value, in order.
 #[inline(always)]
-fn add_values<V: Vector>(
+fn add_values<V: Vector, K: Kept>(
     v: V,
     run: &mut Run<'_, '_>,
     queries: &[Query<'_>],
@@ -262,17 +288,17 @@ fn add_values<V: Vector>(
     weights: &[Scores],
 ) {
     match steps.len() {
-        1 => add_turn::<V, 1>(v, run, queries, pass, steps, weights),
-        2 => add_turn::<V, 2>(v, run, queries, pass, steps, weights),
-        3 => add_turn::<V, 3>(v, run, queries, pass, steps, weights),
-        4 => add_turn::<V, 4>(v, run, queries, pass, steps, weights),
-        5 => add_turn::<V, 5>(v, run, queries, pass, steps, weights),
-        _ => add_turn::<V, TURN>(v, run, queries, pass, steps, weights),
+        1 => add_turn::<V, K, 1>(v, run, queries, pass, steps, weights),
+        2 => add_turn::<V, K, 2>(v, run, queries, pass, steps, weights),
+        3 => add_turn::<V, K, 3>(v, run, queries, pass, steps, weights),
+        4 => add_turn::<V, K, 4>(v, run, queries, pass, steps, weights),
+        5 => add_turn::<V, K, 5>(v, run, queries, pass, steps, weights),
+        _ => add_turn::<V, K, TURN>(v, run, queries, pass, steps, weights),
     }
 }
 
 #[inline(always)]
-fn add_turn<V: Vector, const COUNT: usize>(
+fn add_turn<V: Vector, K: Kept, const COUNT: usize>(
     v: V,
     run: &mut Run<'_, '_>,
     queries: &[Query<'_>],
@@ -285,10 +311,10 @@ fn add_turn<V: Vector, const COUNT: usize>(
     let mut vector = 0;
     while vector < vectors {
         if V::SUMS_MAX / COUNT < 4 || vectors - vector < 4 {
-            add_vectors::<V, COUNT, 1>(v, run, queries, pass, vector, steps, weights);
+            add_vectors::<V, K, COUNT, 1>(v, run, queries, pass, vector, steps, weights);
             vector += 1;
         } else {
-            add_vectors::<V, COUNT, 4>(v, run, queries, pass, vector, steps, weights);
+            add_vectors::<V, K, COUNT, 4>(v, run, queries, pass, vector, steps, weights);
             vector += 4;
         }
     }
@@ -296,7 +322,7 @@ fn add_turn<V: Vector, const COUNT: usize>(
 
 /// The dimensions from 16 `vector` on, `16 * WIDTH` of them.
 #[inline(always)]
-fn add_vectors<V: Vector, const COUNT: usize, const WIDTH: usize>(
+fn add_vectors<V: Vector, K: Kept, const COUNT: usize, const WIDTH: usize>(
     v: V,
     run: &mut Run<'_, '_>,
     queries: &[Query<'_>],
@@ -311,27 +337,12 @@ fn add_vectors<V: Vector, const COUNT: usize, const WIDTH: usize>(
     // All queries see the slots between; before and after, each sees its own.
     let all_begin = steps.iter().map(|it| it.start).max().unwrap_or(0);
     let all_end = steps.iter().map(|it| it.end).min().unwrap_or(0).max(all_begin);
-    let parts = [begin..all_begin.min(end), all_begin..all_end, all_end.max(begin)..end];
-    for (part, slots) in parts.into_iter().enumerate() {
-        for slot in slots {
-            let (page, token) = (slot / PAGE_TOKENS, slot % PAGE_TOKENS);
-            let number = run.rows[0].pages[pass * PASS_PAGES + page];
-            let values = run.pages.values(run.layer, number, run.kv_head, token);
-            let Some(values) = values[vector..].first_chunk::<WIDTH>() else { return };
-            let mut lanes = [v.splat(0.0); WIDTH];
-            for (lanes, value) in lanes.iter_mut().zip(values) {
-                *lanes = v.load(value);
-            }
-            for ((sums, step), weights) in sums.iter_mut().zip(steps).zip(weights) {
-                if part == 1 || (step.start <= slot && slot < step.end) {
-                    let weight = v.splat(weights[page][token]);
-                    for (sum, lanes) in sums.iter_mut().zip(lanes) {
-                        *sum = v.fma(weight, lanes, *sum);
-                    }
-                }
-            }
-        }
-    }
+    let (before, after) = (begin..all_begin.min(end), all_end.max(begin)..end);
+    let seen = all_begin..all_end;
+    let at = (pass, vector);
+    add_slots::<V, K, COUNT, WIDTH, false>(v, run, at, before, steps, weights, &mut sums);
+    add_slots::<V, K, COUNT, WIDTH, true>(v, run, at, seen, steps, weights, &mut sums);
+    add_slots::<V, K, COUNT, WIDTH, false>(v, run, at, after, steps, weights, &mut sums);
     let dim = run.pages.layer(run.layer).head_dim;
     for (step, sums) in steps.iter().zip(sums) {
         let out = head_of(run, &queries[step.query], dim);
@@ -342,6 +353,42 @@ fn add_vectors<V: Vector, const COUNT: usize, const WIDTH: usize>(
             let scaled = v.mul(v.load(&lanes), before);
             v.store(v.fma(sum, now, scaled), &mut lanes);
             out.copy_from_slice(&lanes[..out.len()]);
+        }
+    }
+}
+
+/// Adds weighted values of some slots of a pass, in order; those that a query does not see only
+/// if `ALL` promises that there are none.
+#[inline(always)]
+fn add_slots<V: Vector, K: Kept, const COUNT: usize, const WIDTH: usize, const ALL: bool>(
+    v: V,
+    run: &Run<'_, '_>,
+    (pass, vector): (usize, usize),
+    slots: Range<usize>,
+    steps: &[Step; COUNT],
+    weights: &[Scores; COUNT],
+    sums: &mut [[V::Lanes; WIDTH]; COUNT],
+) {
+    let vectors = run.pages.layer(run.layer).head_dim.div_ceil(LANES);
+    for page in slots.start / PAGE_TOKENS..slots.end.div_ceil(PAGE_TOKENS) {
+        let first = page * PAGE_TOKENS;
+        let number = run.rows[0].pages[pass * PASS_PAGES + page];
+        let values = run.pages.values::<K>(run.layer, number, run.kv_head);
+        for slot in slots.start.max(first)..slots.end.min(first + PAGE_TOKENS) {
+            let token = slot - first;
+            let values = &values[token * vectors + vector..][..WIDTH];
+            let mut lanes = [v.splat(0.0); WIDTH];
+            for (lanes, value) in lanes.iter_mut().zip(values) {
+                *lanes = K::load(v, value);
+            }
+            for ((sums, step), weights) in sums.iter_mut().zip(steps).zip(weights) {
+                if ALL || (step.start <= slot && slot < step.end) {
+                    let weight = v.splat(weights[page][token]);
+                    for (sum, lanes) in sums.iter_mut().zip(lanes) {
+                        *sum = v.fma(weight, lanes, *sum);
+                    }
+                }
+            }
         }
     }
 }

@@ -46,7 +46,10 @@ pub fn attention(
         assert!(row.first <= row.last, "a row sees at least one slot");
         assert!(row.last < row.pages.len() * PAGE_TOKENS, "its slots have pages");
     }
-    team.run_windows(out, columns, (CHUNK_ROWS, group), &|window| {
+    // Few rows: each query head by itself, so that all threads have work.
+    let few = rows.len().div_ceil(CHUNK_ROWS) * sizes.kv_heads < 4 * team.threads();
+    let width = if few { sizes.head_dim } else { group };
+    team.run_windows(out, columns, (CHUNK_ROWS, width), &|window| {
         let kv_head = window.columns().start / group;
         let mut start = window.rows().start;
         for rows in rows[window.rows()].chunk_by(|a, b| std::ptr::eq(a.pages, b.pages)) {

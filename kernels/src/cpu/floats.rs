@@ -61,8 +61,8 @@ fn plain<V: Vector, const ROWS: usize>(
     let values = &part.values.bytes()[tile * part.cols * width..][..part.cols * width];
     for (k, values) in values.chunks_exact(width).enumerate() {
         let weights = match dtype {
-            Dtype::F16 => v.load_half(first(values)),
-            Dtype::BF16 => v.load_bfloat(first(values)),
+            Dtype::F16 => v.load_half(&words(values)),
+            Dtype::BF16 => v.load_bfloat(&words(values)),
             _ => v.load_float(first(values)),
         };
         for (sum, x) in sums.iter_mut().zip(&x) {
@@ -90,7 +90,7 @@ fn grouped<V: Vector, const ROWS: usize>(
     for (group, (values, scales)) in values.zip(scales).take(all).enumerate() {
         let numbers = |at: usize| {
             let scales = &scales[at * scale_bytes / 2..];
-            if groups.half { v.load_half(first(scales)) } else { v.load_float(first(scales)) }
+            if groups.half { v.load_half(&words(scales)) } else { v.load_float(first(scales)) }
         };
         let scale = numbers(0);
         let minimum = if groups.minimum { numbers(1) } else { scale };
@@ -113,4 +113,15 @@ fn grouped<V: Vector, const ROWS: usize>(
 #[inline(always)]
 fn first<const LEN: usize>(bytes: &[u8]) -> &[u8; LEN] {
     bytes.first_chunk().expect("a tile has all its lanes")
+}
+
+/// The first 16 words of two bytes.
+#[inline(always)]
+fn words(bytes: &[u8]) -> [u16; LANES] {
+    let bytes: &[u8; 2 * LANES] = first(bytes);
+    let mut words = [0; LANES];
+    for (i, word) in words.iter_mut().enumerate() {
+        *word = u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]);
+    }
+    words
 }

@@ -8,8 +8,11 @@ use super::rows::LANES;
 use super::simd::dispatch;
 use super::simd::team::{Team, Window};
 
-/// Chunks of a product for each thread: a thread that is late costs the others one of them.
+/// Chunks of a product for each thread, at most: a thread that is late costs the others one.
 const CHUNKS: usize = 8;
+
+/// Multiplications below which a chunk costs more to claim than it is worth.
+const CHUNK_MACS: usize = 1 << 16;
 
 /// Rows that stand together in [`Inputs`].
 pub(crate) const GROUP_ROWS: usize = 16;
@@ -46,9 +49,8 @@ impl Slab<'_, '_> {
 ///
 /// out: (input rows, weight rows). With [`super::Activations::F32`] the sum runs over k in order,
 /// each step fused. With [`super::Activations::Int8`] it runs over groups of 32 inputs (16 for
-/// `Q6_K`) in
-/// order: the group's exact sum of integers times (weight scale times input scale), fused, then
-/// the weights' minimum times the input's scaled sum, fused.
+/// `Q6_K`) in order: the group's exact sum of integers times (weight scale times input scale),
+/// fused, then the weights' minimum times the input's scaled sum, fused.
 pub fn matmul(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32]) {
     product(team, weights, inputs, out, false);
 }
@@ -63,7 +65,9 @@ fn product(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32], add:
     assert_eq!(inputs.activations(), weights.activations(), "prepared for these weights");
     assert_eq!(out.len(), inputs.rows() * weights.rows(), "one output a row and channel");
     let tiles = weights.rows().div_ceil(LANES);
-    let per_chunk = tiles.div_ceil(CHUNKS * team.threads());
+    let for_each = inputs.rows() * weights.cols() * weights.rows() / team.threads();
+    let chunks = (for_each / CHUNK_MACS).clamp(1, CHUNKS) * team.threads();
+    let per_chunk = tiles.div_ceil(chunks);
     let size = (inputs.rows(), per_chunk * LANES);
     team.run_windows(out, weights.rows(), size, &|window| {
         let columns = window.columns();
@@ -78,6 +82,47 @@ fn product(team: &Team, weights: &Matrix, inputs: &Inputs, out: &mut [f32], add:
             tile += count;
         }
     });
+}
+
+/// A tile's integers and scales, and the blocks of a group of rows.
+#[derive(Debug)]
+pub(crate) struct Operands<'a> {
+    pub(crate) values: &'a [u8],
+    pub(crate) scales: &'a [u8],
+    pub(crate) inputs: &'a [InputBlock],
+    /// Nobody has asked for the next weights yet.
+    pub(crate) ahead: bool,
+}
+
+/// Calls `multiply(operands, start, rows, sums)` for each tile and each turn of at most `TURN`
+/// rows, `start` of its group and after, and stores the sums.
+#[inline(always)]
+pub(crate) fn for_each_turn<const TURN: usize>(
+    groups: Groups,
+    slab: &mut Slab<'_, '_>,
+    multiply: impl Fn(&Operands<'_>, usize, usize, &mut [[f32; LANES]; TURN]),
+) {
+    let part = slab.part;
+    let all = part.cols / groups.len;
+    let (value_bytes, scale_bytes) = (all * groups.value_bytes(), all * groups.scale_bytes());
+    for tile in slab.tiles.clone() {
+        let values = &part.values.bytes()[tile * value_bytes..][..value_bytes];
+        let scales = &part.scales.bytes()[tile * scale_bytes..][..scale_bytes];
+        for group in (0..slab.inputs.rows()).step_by(GROUP_ROWS) {
+            let inputs = slab.inputs.blocks(group);
+            let end = GROUP_ROWS.min(slab.inputs.rows() - group);
+            let per_turn = end.div_ceil(end.div_ceil(TURN));
+            for start in (0..end).step_by(per_turn) {
+                let rows = per_turn.min(end - start);
+                let operands = Operands { values, scales, inputs, ahead: group + start == 0 };
+                let mut sums = [[0.0; LANES]; TURN];
+                multiply(&operands, start, rows, &mut sums);
+                for (row, sums) in sums[..rows].iter().enumerate() {
+                    slab.store(tile, group + start + row, sums);
+                }
+            }
+        }
+    }
 }
 
 /// Products of 8-bit activations: the definition that faster versions must equal bit for bit.

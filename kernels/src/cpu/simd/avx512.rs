@@ -3,15 +3,13 @@
 use std::arch::x86_64::*;
 
 use crate::cpu::inputs::{self, InputBlock};
-use crate::cpu::matmul::{GROUP_ROWS, Slab};
+use crate::cpu::matmul::{Operands, Slab, for_each_turn};
 use crate::cpu::matrix::Groups;
 use crate::cpu::rows::LANES;
+use crate::cpu::simd::prefetch::prefetch;
 
 /// Rows whose sums fit the registers beside the weights of a group.
 const ROWS_MAX: usize = 6;
-
-/// Groups from the one that is read to the one that is asked for, 3 to 4 KiB.
-const AHEAD: usize = 12;
 
 /// See [`crate::cpu::matmul::multiply_body`], whose bits it gives.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
@@ -30,47 +28,19 @@ pub(super) fn multiply(groups: Groups, slab: &mut Slab<'_, '_>) {
     }
 }
 
-/// A tile's integers and scales, and the blocks of a group of rows.
-struct Operands<'a> {
-    values: &'a [u8],
-    scales: &'a [u8],
-    inputs: &'a [InputBlock],
-    /// Nobody has asked for the next weights yet.
-    ahead: bool,
-}
-
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn by_tiles<const WIDE: bool, const MINIMUM: bool, const HALF: bool, const LEN: usize>(
     groups: Groups,
     slab: &mut Slab<'_, '_>,
 ) {
-    let all = slab.part.cols / LEN;
-    let (value_bytes, scale_bytes) = (all * groups.value_bytes(), all * groups.scale_bytes());
-    for tile in slab.tiles.clone() {
-        let values = &slab.part.values.bytes()[tile * value_bytes..][..value_bytes];
-        let scales = &slab.part.scales.bytes()[tile * scale_bytes..][..scale_bytes];
-        for start in (0..slab.inputs.rows()).step_by(GROUP_ROWS) {
-            let inputs = slab.inputs.blocks(start);
-            let end = GROUP_ROWS.min(slab.inputs.rows() - start);
-            let per_pass = end.div_ceil(end.div_ceil(ROWS_MAX));
-            for row in (0..end).step_by(per_pass) {
-                let operands = Operands { values, scales, inputs, ahead: start + row == 0 };
-                let mut sums = [[0.0; LANES]; ROWS_MAX];
-                let rows = per_pass.min(end - row);
-                match rows {
-                    1 => by_rows::<WIDE, MINIMUM, HALF, LEN, 1>(&operands, row, &mut sums),
-                    2 => by_rows::<WIDE, MINIMUM, HALF, LEN, 2>(&operands, row, &mut sums),
-                    3 => by_rows::<WIDE, MINIMUM, HALF, LEN, 3>(&operands, row, &mut sums),
-                    4 => by_rows::<WIDE, MINIMUM, HALF, LEN, 4>(&operands, row, &mut sums),
-                    5 => by_rows::<WIDE, MINIMUM, HALF, LEN, 5>(&operands, row, &mut sums),
-                    _ => by_rows::<WIDE, MINIMUM, HALF, LEN, 6>(&operands, row, &mut sums),
-                }
-                for (i, sums) in sums[..rows].iter().enumerate() {
-                    slab.store(tile, start + row + i, sums);
-                }
-            }
-        }
-    }
+    for_each_turn::<ROWS_MAX>(groups, slab, |operands, start, rows, sums| match rows {
+        1 => by_rows::<WIDE, MINIMUM, HALF, LEN, 1>(operands, start, sums),
+        2 => by_rows::<WIDE, MINIMUM, HALF, LEN, 2>(operands, start, sums),
+        3 => by_rows::<WIDE, MINIMUM, HALF, LEN, 3>(operands, start, sums),
+        4 => by_rows::<WIDE, MINIMUM, HALF, LEN, 4>(operands, start, sums),
+        5 => by_rows::<WIDE, MINIMUM, HALF, LEN, 5>(operands, start, sums),
+        _ => by_rows::<WIDE, MINIMUM, HALF, LEN, ROWS_MAX>(operands, start, sums),
+    });
 }
 
 /// Rows `start..start + ROWS` of a tile. Their sums are made in turns, so that none waits for
@@ -139,16 +109,6 @@ fn by_rows<
     for (out, sum) in out.iter_mut().zip(sums) {
         // SAFETY: the array holds the sixteen numbers of a vector.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sum) };
-    }
-}
-
-/// Asks for what stands where `bytes` does, but some tiles later: a core's own prefetcher stops at
-/// the end of a memory page.
-#[target_feature(enable = "avx512f")]
-fn prefetch(bytes: &[u8]) {
-    for line in 0..bytes.len().div_ceil(64) {
-        let at = bytes.as_ptr().wrapping_add(bytes.len() * AHEAD + 64 * line);
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
 }
 

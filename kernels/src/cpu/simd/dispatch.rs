@@ -4,15 +4,15 @@
 //! floating-point operations, so every copy gives the same bits; only the width of the registers
 //! differs.
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512;
 use super::instructions::{Instructions, Level};
 use super::vector::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
 use crate::cpu::attend::{self, Run};
 use crate::cpu::matmul::{self, Slab};
-use crate::cpu::matrix::{Activations, Form, Groups};
+use crate::cpu::matrix::{Activations, Form};
 use crate::cpu::{floats, inputs, rows};
 
 macro_rules! for_each_level {
@@ -43,7 +43,6 @@ macro_rules! for_each_level {
 
 for_each_level! {
     add(x: &[f32], out: &mut [f32]) = rows::add_body;
-    multiply_groups(groups: Groups, slab: &mut Slab<'_, '_>) = matmul::multiply_body;
     quantize_any(x: &[f32], columns: usize, out: &mut [inputs::InputBlock]) = inputs::quantize_body;
     rmsnorm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rows::rmsnorm_body;
     softmax(x: &mut [f32]) = rows::softmax_body;
@@ -108,6 +107,9 @@ pub(crate) fn multiply(instructions: Instructions, slab: &mut Slab<'_, '_>) {
         // SAFETY: a value of `Instructions` proves that the machine has the features.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { avx512::multiply(groups, slab) },
-        _ => multiply_groups(instructions, groups, slab),
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { avx2::multiply(groups, slab) },
+        Level::Portable => matmul::multiply_body(groups, slab),
     }
 }

@@ -21,11 +21,11 @@ pub(crate) trait Vector: Copy {
     /// Numbers in single precision, as bytes.
     fn load_float(self, x: &[u8; 4 * LANES]) -> Self::Lanes;
 
-    /// Numbers in half precision, two bytes each.
-    fn load_half(self, x: &[u8; 2 * LANES]) -> Self::Lanes;
+    /// Numbers in half precision, as bits.
+    fn load_half(self, x: &[u16; LANES]) -> Self::Lanes;
 
-    /// Numbers in brain floating point, two bytes each.
-    fn load_bfloat(self, x: &[u8; 2 * LANES]) -> Self::Lanes;
+    /// Numbers in brain floating point, as bits.
+    fn load_bfloat(self, x: &[u16; LANES]) -> Self::Lanes;
 
     /// Bits `shift..shift + bits` of each lane's four bytes, as a number.
     fn load_bits(self, x: &[u8; 4 * LANES], shift: u32, bits: u32) -> Self::Lanes;
@@ -38,6 +38,13 @@ pub(crate) trait Vector: Copy {
 
     /// `a * b + c`, rounded once.
     fn fma(self, a: Self::Lanes, b: Self::Lanes, c: Self::Lanes) -> Self::Lanes;
+
+    /// Asks for the cache line where `x` begins, where that is possible.
+    #[inline(always)]
+    fn prefetch<T>(self, x: &T) {
+        #[cfg(target_arch = "x86_64")]
+        super::prefetch::prefetch_line(std::ptr::from_ref(x).cast());
+    }
 }
 
 /// What every machine has.
@@ -65,13 +72,13 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
-    fn load_half(self, x: &[u8; 2 * LANES]) -> Self::Lanes {
-        from_fn(|i| half::f16::from_le_bytes([x[2 * i], x[2 * i + 1]]).to_f32())
+    fn load_half(self, x: &[u16; LANES]) -> Self::Lanes {
+        from_fn(|i| half::f16::from_bits(x[i]).to_f32())
     }
 
     #[inline(always)]
-    fn load_bfloat(self, x: &[u8; 2 * LANES]) -> Self::Lanes {
-        from_fn(|i| f32::from_le_bytes([0, 0, x[2 * i], x[2 * i + 1]]))
+    fn load_bfloat(self, x: &[u16; LANES]) -> Self::Lanes {
+        from_fn(|i| f32::from_bits(u32::from(x[i]) << 16))
     }
 
     #[inline(always)]
@@ -164,7 +171,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn load_half(self, x: &[u8; 2 * LANES]) -> Self::Lanes {
+        fn load_half(self, x: &[u16; LANES]) -> Self::Lanes {
             let at = x.as_ptr().cast::<__m128i>();
             // SAFETY: see above.
             let (a, b) = unsafe { (_mm_loadu_si128(at), _mm_loadu_si128(at.add(1))) };
@@ -173,7 +180,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn load_bfloat(self, x: &[u8; 2 * LANES]) -> Self::Lanes {
+        fn load_bfloat(self, x: &[u16; LANES]) -> Self::Lanes {
             let at = x.as_ptr().cast::<__m128i>();
             // SAFETY: see above.
             unsafe {
@@ -250,13 +257,13 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn load_half(self, x: &[u8; 2 * LANES]) -> Self::Lanes {
+        fn load_half(self, x: &[u16; LANES]) -> Self::Lanes {
             // SAFETY: see above.
             unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
         }
 
         #[inline(always)]
-        fn load_bfloat(self, x: &[u8; 2 * LANES]) -> Self::Lanes {
+        fn load_bfloat(self, x: &[u16; LANES]) -> Self::Lanes {
             // SAFETY: see above.
             unsafe {
                 let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));

@@ -19,10 +19,14 @@ struct Sequence {
 }
 
 impl Sequence {
+    /// Of numbers that half precision holds too.
     fn new(layer: usize, table: &[u32], slots: usize, chance: &mut Chance) -> Self {
         let len = slots * LAYERS[layer].kv_heads * LAYERS[layer].head_dim;
-        let table = table.to_vec();
-        Self { layer, table, keys: chance.numbers(len), values: chance.numbers(len) }
+        let mut numbers = || {
+            let numbers = chance.numbers(len).into_iter();
+            numbers.map(|it| half::f16::from_f32(it).to_f32()).collect()
+        };
+        Self { layer, table: table.to_vec(), keys: numbers(), values: numbers() }
     }
 
     fn store(&self, pages: &mut KvPages) {
@@ -56,8 +60,8 @@ impl Sequence {
 }
 
 /// Pages full of what must never be read into an answer.
-fn poisoned() -> KvPages {
-    let mut pages = KvPages::new(PAGES, &LAYERS);
+fn poisoned(numbers: KvNumbers) -> KvPages {
+    let mut pages = KvPages::new(PAGES, &LAYERS, numbers);
     for (layer, sizes) in LAYERS.iter().enumerate() {
         let bad = vec![f32::NAN; sizes.kv_heads * sizes.head_dim];
         for page in 0..PAGES {
@@ -84,7 +88,7 @@ fn check(layer: usize, slots: usize, first: usize, others: usize, seed: u64) {
     }
     let sequence = Sequence::new(layer, &order[..20], slots, &mut chance);
     let other = Sequence::new(layer, &order[20..], slots, &mut chance);
-    let mut pages = poisoned();
+    let mut pages = poisoned(KvNumbers::F32);
     sequence.store(&mut pages);
     other.store(&mut pages);
     let columns = HEADS[layer] * LAYERS[layer].head_dim;
@@ -96,7 +100,7 @@ fn check(layer: usize, slots: usize, first: usize, others: usize, seed: u64) {
         let exact = sequence.exact(&query, head, i, first, last);
         assert!((f64::from(*out) - exact).abs() < 1e-5, "{out} for {exact}");
     }
-    // The same row among rows of both sequences, and with its pages elsewhere.
+    // The same row among rows of both sequences; and with its pages elsewhere, in half precision.
     let queries = chance.numbers((others + 1) * columns);
     let mut rows: Vec<_> = (0..others)
         .map(|i| {
@@ -105,7 +109,7 @@ fn check(layer: usize, slots: usize, first: usize, others: usize, seed: u64) {
         })
         .collect();
     rows.push(sequence.row(&query, first, last));
-    let mut moved = poisoned();
+    let mut moved = poisoned(KvNumbers::F16);
     let elsewhere = Sequence { table: order[20..].to_vec(), ..sequence.clone() };
     elsewhere.store(&mut moved);
     for team in &teams {
@@ -144,7 +148,7 @@ proptest! {
 #[test]
 fn large_scores_do_not_overflow() {
     let team = Team::new(&[0]).unwrap();
-    let mut pages = KvPages::new(10, &LAYERS);
+    let mut pages = KvPages::new(10, &LAYERS, KvNumbers::F32);
     for slot in 0..160_u32 {
         let value = vec![slot as f32; 64];
         pages.write(1, slot / 16, slot as usize % 16, &[slot as f32 * 10.0; 64], &value);
