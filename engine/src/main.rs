@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -94,7 +94,10 @@ async fn run(config: Config) -> Result<(), String> {
 
 fn start_log(log: &Log) -> Result<(), String> {
     let filter = EnvFilter::try_new(&log.filter).map_err(|error| format!("--log: {error}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr);
     if log.json {
         builder.json().init()
     } else {

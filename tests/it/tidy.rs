@@ -35,6 +35,7 @@ const WORDS: &[(&str, &[&str])] = &[
             "engine/src/runner",
             "engine/src/serve/wire.rs",
             "engine/src/main.rs",
+            "engine/tests/",
             "kernels/",
             "bench/",
             "deploy/",

@@ -34,3 +34,6 @@ impl Pulse {
         now != before || now.0 % 2 == 1
     }
 }
+
+#[cfg(test)]
+mod tests;
