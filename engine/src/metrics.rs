@@ -31,7 +31,7 @@ const STEP_SECONDS: &[f64] = &[
 ];
 
 /// Why texts end, as `request_success_total` counts them.
-pub const FINISHES: [&str; 5] = ["stop", "length", "abort", "tool_calls", "error"];
+pub const FINISHES: [&str; 4] = ["stop", "length", "abort", "error"];
 
 /// What the metrics say of the engine that never changes.
 #[derive(Clone, Debug)]

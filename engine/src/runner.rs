@@ -45,6 +45,8 @@ pub struct Round {
     pub guessed: u32,
     pub kept: u32,
     pub end: Option<End>,
+    /// When the text's first step began, and when this one ended.
+    pub started: Instant,
     pub at: Instant,
 }
 
@@ -140,6 +142,8 @@ pub struct Letters(mpsc::Receiver<Letter>);
 struct Active {
     name: Arc<str>,
     outbox: mpsc::Sender<Round>,
+    /// When its first step began.
+    started: Option<Instant>,
 }
 
 /// Owns the loop until nobody can ask for anything any more.
@@ -206,7 +210,8 @@ impl Runner {
                 let ids: Vec<SeqId> = self.active.iter().filter_map(named).collect();
                 for id in &ids {
                     let active = self.forget(*id).expect("it was just found");
-                    let round = Round::ending(EndReason::Aborted, 0, clock::now());
+                    let now = clock::now();
+                    let round = Round::ending(EndReason::Aborted, 0, (now, now));
                     deliver(&active.outbox, round);
                 }
                 let _gone = answer.send(ids.len());
@@ -232,7 +237,8 @@ impl Runner {
                 Refused::QueueFull => NotTaken::Full,
                 other => NotTaken::Refused(other),
             })?;
-            self.active.insert(id, Active { name: Arc::clone(name), outbox });
+            let active = Active { name: Arc::clone(name), outbox, started: None };
+            self.active.insert(id, active);
         }
         Ok(())
     }
@@ -260,16 +266,21 @@ impl Runner {
         let end = clock::now();
         stepped?;
         self.observer.stepped(&self.engine.load(), start, end, &self.events);
+        for id in self.engine.running() {
+            if let Some(active) = self.active.get_mut(&id) {
+                active.started.get_or_insert(start);
+            }
+        }
         let mut events = std::mem::take(&mut self.events).into_iter().peekable();
         while let Some(event) = events.next() {
             let id = seq_of(&event);
             // The end of a text stands right after its last tokens.
             let done = events.next_if(|it| matches!(it, Event::Done { seq, .. } if *seq == id));
-            let round = Round::new(event, done, end);
+            let Some(active) = self.active.get(&id) else { continue };
+            let started = active.started.unwrap_or(start);
+            let round = Round::new(event, done, (started, end));
             let ends = round.end.is_some();
-            if let Some(active) = self.active.get(&id) {
-                deliver(&active.outbox, round);
-            }
+            deliver(&active.outbox, round);
             if ends {
                 self.active.remove(&id);
             }
@@ -286,18 +297,22 @@ fn deliver(outbox: &mpsc::Sender<Round>, round: Round) {
 
 impl Round {
     /// A round without tokens that only ends a text.
-    pub fn ending(reason: EndReason, cached: u32, at: Instant) -> Self {
+    pub fn ending(reason: EndReason, cached: u32, (started, at): (Instant, Instant)) -> Self {
         let (tokens, logprobs) = (Vec::new(), Vec::new());
-        Self { tokens, logprobs, guessed: 0, kept: 0, end: Some(End { reason, cached }), at }
+        let end = Some(End { reason, cached });
+        Self { tokens, logprobs, guessed: 0, kept: 0, end, started, at }
     }
 
-    fn new(event: Event, done: Option<Event>, at: Instant) -> Self {
+    fn new(event: Event, done: Option<Event>, times: (Instant, Instant)) -> Self {
+        let (started, at) = times;
         match event {
             Event::Tokens { tokens, logprobs, drafted, kept, .. } => {
-                let end = done.and_then(|it| Self::new(it, None, at).end);
-                Self { tokens, logprobs, guessed: drafted, kept, end, at }
+                let end = done.and_then(|it| Self::new(it, None, times).end);
+                Self { tokens, logprobs, guessed: drafted, kept, end, started, at }
             }
-            Event::Done { reason, cached, .. } => Self::ending(EndReason::Loop(reason), cached, at),
+            Event::Done { reason, cached, .. } => {
+                Self::ending(EndReason::Loop(reason), cached, times)
+            }
         }
     }
 }

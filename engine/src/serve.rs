@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -27,12 +27,14 @@ use crate::serve::speech::Speech;
 
 pub mod answer;
 pub mod answers;
+pub mod calls;
 pub mod chat;
 pub mod choice;
 pub mod completions;
 pub mod fields;
 pub mod gate;
 pub mod generate;
+pub mod grammar;
 pub mod language;
 pub mod logprobs;
 pub mod notify;
@@ -40,8 +42,8 @@ pub mod ready;
 pub mod record;
 pub mod service;
 pub mod speech;
-pub mod stops;
 pub mod tokens;
+pub mod tools;
 pub mod wire;
 pub mod wishes;
 pub mod writer;
@@ -144,11 +146,15 @@ pub async fn run(
     };
     server.close(if is_whole { CLOSE_MAX } else { Duration::ZERO }).await;
     drop((server, service));
-    if is_ready {
-        // The last way to the loop is gone, so it ends as soon as its step does.
-        let _late = tokio::time::timeout(CLOSE_MAX, ended).await;
+    if !is_ready {
+        return Ok(());
     }
-    Ok(())
+    // The last way to the loop is gone, so it ends as soon as its step does.
+    match tokio::time::timeout(CLOSE_MAX, ended).await {
+        Ok(Ok(Err(detail))) => Err(ServeError::Engine(detail)),
+        Ok(Err(_)) => Err(panicked(is_ready)),
+        Ok(Ok(Ok(()))) | Err(_) => Ok(()),
+    }
 }
 
 /// Lets what runs end, and refuses what comes meanwhile; false if it was cut short.
@@ -234,7 +240,9 @@ fn assemble(started: Started, options: Serve, pulse: Pulse) -> (Ready, Runner) {
     let observer = Observer::new(Arc::clone(&metrics), Arc::clone(&seen), pulse);
     let runner = Runner::new(engine, letters, observer);
     let seeds = Seeds::by_chance();
-    (Ready { about, options, speech, inbox, metrics, seen, seeds }, runner)
+    let (grammars, form) = (OnceLock::new(), OnceLock::new());
+    let ready = Ready { about, options, speech, inbox, metrics, seen, seeds, grammars, form };
+    (ready, runner)
 }
 
 /// The connections.

@@ -1,6 +1,9 @@
 //! The engine's service over real HTTP, with a parrot for a model.
 
+mod asking;
 mod bad;
 mod ends;
 mod fixture;
+mod formats;
+mod real;
 mod texts;

@@ -1,7 +1,8 @@
-//! A model that says what it is told: the tail of its prompt, then the end token.
+//! A model that says what it is told: what stands in the last line of its prompt after the first
+//! `>`, then the end token.
 //!
-//! So a test of the service writes the answer that it wants into the prompt. It can be made to
-//! wait before each step, and to fail.
+//! So a test of the service writes the answer that it wants into the prompt. Under a mask it says
+//! something short that is allowed instead. It can be made to wait before each step, and to fail.
 
 use std::sync::mpsc::Receiver;
 
@@ -40,11 +41,13 @@ impl Parrot {
         (page.0 * self.shape.page_tokens + position % self.shape.page_tokens) as usize
     }
 
-    /// The token that follows the one at `position`.
-    fn choose(&self, entry: &Entry, pages: &[PageId], position: u32) -> TokenId {
+    /// The token that follows the one at `position`, before any mask.
+    fn wish(&self, entry: &Entry, pages: &[PageId], position: u32) -> TokenId {
         let read = |at| self.slots[self.slot(pages, at)];
         let prompt: Vec<TokenId> = (0..entry.outputs_start).map(read).collect();
-        let mark = prompt.iter().rposition(|it| *it == toy::token(b'>')).map_or(0, |it| it + 1);
+        let line = prompt.iter().rposition(|it| *it == toy::token(b'\n')).map_or(0, |it| it + 1);
+        let mark = prompt[line..].iter().position(|it| *it == toy::token(b'>'));
+        let mark = line + mark.map_or(0, |it| it + 1);
         let index = position + 1 - entry.outputs_start;
         let sampling = &entry.sampling;
         let told = prompt[mark..].get(index as usize).copied().unwrap_or(toy::END);
@@ -64,10 +67,19 @@ impl Parrot {
 
     /// Right at even places of the text, wrong at odd ones.
     fn guess(&self, entry: &Entry, pages: &[PageId], position: u32) -> TokenId {
-        let choice = self.choose(entry, pages, position);
+        let choice = self.wish(entry, pages, position);
         let is_right = (position + 1 - entry.outputs_start).is_multiple_of(2);
         if is_right { choice } else { TokenId((choice.0 + 1) % self.shape.vocab) }
     }
+}
+
+/// The wish if the mask allows it, else what ends a text soonest.
+fn allowed(mask: &[u32], wish: TokenId) -> TokenId {
+    let allows = |it: &TokenId| mask[(it.0 / 32) as usize] & (1 << (it.0 % 32)) != 0;
+    let ends = b"\"}],:".iter().map(|it| toy::token(*it));
+    let others = (b'0'..=b'9').chain(b'!'..=u8::MAX).chain(0..=b' ').map(toy::token);
+    let mut wishes = [wish, toy::END].into_iter().chain(ends).chain(others);
+    wishes.find(allows).expect("a mask allows something")
 }
 
 impl Backend for Parrot {
@@ -88,6 +100,7 @@ impl Backend for Parrot {
             *steps = left;
         }
         let mut rows = plan.rows.iter();
+        let mut masks = plan.masks.chunks_exact(self.shape.vocab.div_ceil(32) as usize);
         for entry in &plan.entries {
             assert!(!entry.chained, "this backend takes one plan at a time");
             let pages = &plan.pages[entry.pages.clone()];
@@ -104,8 +117,12 @@ impl Backend for Parrot {
                 tokens.push(guess);
             }
             let end = entry.start + entry.rows();
-            let chosen: Vec<TokenId> =
-                (end - entry.choices_max()..end).map(|at| self.choose(entry, pages, at)).collect();
+            let mut chosen = Vec::new();
+            for position in end - entry.choices_max()..end {
+                let wish = self.wish(entry, pages, position);
+                let mask = entry.masked.then(|| masks.next().expect("a mask for each row"));
+                chosen.push(mask.map_or(wish, |it| allowed(it, wish)));
+            }
             let kept = accept(&tokens[entry.fed as usize..], &chosen);
             self.choices.tokens.extend_from_slice(kept);
             self.choices.counts.push(u32::try_from(kept.len()).expect("small"));

@@ -52,6 +52,10 @@ impl Speech for Toy {
         }
     }
 
+    fn is_special(&self, token: TokenId) -> bool {
+        token.0 < BYTES_START
+    }
+
     fn speller(&self, skips_special: bool) -> Box<dyn Speller> {
         Box::new(ToySpeller { skips_special, held: Vec::new() })
     }
@@ -67,6 +71,9 @@ impl Speech for Toy {
             return Err("the role 'nobody' is not known to this model".to_owned());
         }
         let mut lines: Vec<String> = messages.iter().map(line).collect();
+        if let Some(tools) = &conversation.tools {
+            lines.insert(0, format!("tools>{tools}"));
+        }
         if let Some(system) = conversation.extra.get("system") {
             lines.insert(0, format!("system>{system}"));
         }

@@ -11,11 +11,8 @@ use crate::batch::pages::PagePool;
 use crate::batch::plan::{Entry, StepChoices, StepPlan, TokenLogprobs};
 use crate::batch::planner::{Outcome, Planner};
 use crate::batch::running::{Running, Sent};
-use crate::batch::sampling::Sampling;
-use crate::batch::sequence::{Place, Sequence};
-use crate::draft::Drafter;
-use crate::draft::depth::Depth;
-use crate::draft::proposer::Proposer;
+use crate::batch::{sampling::Sampling, sequence::Place, sequence::Sequence};
+use crate::draft::{Drafter, depth::Depth, proposer::Proposer};
 
 /// The step loop over one backend.
 #[derive(Debug)]
@@ -201,6 +198,11 @@ impl Engine {
 
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty() && self.flights.is_empty()
+    }
+
+    /// The requests on a lane.
+    pub fn running(&self) -> impl Iterator<Item = SeqId> {
+        self.running.all().map(|(_, it)| it.sequence.id)
     }
 
     pub fn load(&self) -> EngineLoad {

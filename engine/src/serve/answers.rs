@@ -82,7 +82,7 @@ impl Answers {
             self.record.refuse(&Refusal::Failed);
             return Err(Refusal::Failed);
         };
-        self.record.round(text.choice.last, &round);
+        self.record.round(text.choice.times, &round);
         let delta = text.choice.take(round);
         if let Some(ending) = delta.finish {
             text.receiver = None;

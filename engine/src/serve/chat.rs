@@ -1,14 +1,19 @@
 //! POST /v1/chat/completions: what it takes and how it writes.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use crate::serve::answer::Refusal;
-use crate::serve::choice::Delta;
+use crate::serve::calls::{Call, CallReader, Read};
+use crate::serve::choice::{Delta, Ending};
 use crate::serve::fields::{self, Fields};
 use crate::serve::generate::Order;
+use crate::serve::grammar::{self, Grammar};
 use crate::serve::logprobs;
 use crate::serve::ready::Ready;
 use crate::serve::speech::Conversation;
+use crate::serve::tools::Offer;
 use crate::serve::wishes::{TOP_LOGPROBS_MAX, Wishes};
 use crate::serve::writer::Shape;
 
@@ -21,13 +26,18 @@ pub struct Chat {
     /// The text that is put before each answer.
     before: String,
     has_logprobs: bool,
+    /// For each answer what reads its calls, where tools are offered.
+    readers: Vec<CallReader>,
+    /// Names of calls begin with this.
+    call_base: String,
 }
 
 /// What the request asks for; its unknown fields are left in `fields`.
-pub async fn read(ready: &Ready, fields: &mut Fields) -> Result<(Order, Chat), Refusal> {
+pub async fn read(ready: &Arc<Ready>, fields: &mut Fields) -> Result<(Order, Chat), Refusal> {
     ready.check_model(fields)?;
-    let conversation = conversation(fields)?;
+    let (conversation, offer) = conversation(fields)?;
     let mut wishes = Wishes::take(fields, ready.bounds())?;
+    let mut grammar = grammar::take(fields)?;
     let has_logprobs = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", TOP_LOGPROBS_MAX)?;
     if top.is_some_and(|it| 0 < it) && !has_logprobs {
@@ -35,16 +45,37 @@ pub async fn read(ready: &Ready, fields: &mut Fields) -> Result<(Order, Chat), R
         return Err(Refusal::field("top_logprobs", "invalid_value", message));
     }
     wishes.sampling.logprobs = has_logprobs.then_some(top.unwrap_or(0));
+    let mut readers = Vec::new();
+    if !offer.is_empty() {
+        let form = ready.form().await?.ok_or_else(no_tools)?;
+        if let Some(text) = offer.grammar(form, &*ready.speech) {
+            if grammar.is_some() {
+                let message = "a forced call and another format exclude each other";
+                return Err(Refusal::field("tool_choice", "invalid_value", message));
+            }
+            grammar = Some((Grammar::Lark(text), "tools"));
+        }
+        // Tags of calls may be special tokens.
+        wishes.skip_special_tokens = false;
+        readers.extend((0..wishes.n).map(|_| CallReader::new(form, offer.several)));
+    }
     let adds_special = fields.boolean("add_special_tokens")?.unwrap_or(false);
     let (role, before) = opening(&conversation, wishes.echo);
     let tokens = ready.encode_chat(conversation, adds_special).await?;
     let prompts = vec![(tokens, before.chars().count())];
-    let order = Order { prompts, wishes, new_max_default: None, prompt_param: "messages" };
-    Ok((order, Chat { role, before, has_logprobs }))
+    let new_max_default = None;
+    let order = Order { prompts, wishes, grammar, new_max_default, prompt_param: "messages" };
+    let call_base = format!("call_{:014x}", ready.seeds.draw());
+    Ok((order, Chat { role, before, has_logprobs, readers, call_base }))
+}
+
+fn no_tools() -> Refusal {
+    let message = "this model's chat template does not show tools to the model";
+    Refusal::field("tools", "unsupported_parameter", message)
 }
 
 /// The fields that make the prompt.
-pub fn conversation(fields: &mut Fields) -> Result<Conversation, Refusal> {
+pub fn conversation(fields: &mut Fields) -> Result<(Conversation, Offer), Refusal> {
     let messages = match fields.list("messages", MESSAGES_MAX)? {
         Some(messages) if !messages.is_empty() => messages,
         Some(_) => return Err(Refusal::field("messages", "invalid_value", "messages is empty")),
@@ -66,21 +97,15 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, Refusal> {
             return Err(fields::wrong_type("chat_template_kwargs", "an object", &other));
         }
     };
-    refuse_tools(fields)?;
-    Ok(Conversation {
+    let offer = Offer::take(fields)?;
+    let conversation = Conversation {
         messages,
-        tools: None,
+        tools: (!offer.is_empty()).then(|| offer.tools.clone().into()),
         adds_generation_prompt: adds_prompt.unwrap_or(!continues),
         continues_final_message: continues,
         extra,
-    })
-}
-
-fn refuse_tools(fields: &mut Fields) -> Result<(), Refusal> {
-    fields.refuse("tools", &[json!([])])?;
-    fields.refuse("tool_choice", &[json!("none"), json!("auto")])?;
-    fields.boolean("parallel_tool_calls")?;
-    fields.refuse("response_format", &[json!({ "type": "text" })])
+    };
+    Ok((conversation, offer))
 }
 
 /// A message with its content as one string, as templates expect it.
@@ -103,7 +128,30 @@ fn message(value: Value, path: &str) -> Result<Value, Refusal> {
         }
     };
     message.insert("content".to_owned(), content.into());
+    if let Some(calls) = message.get_mut("tool_calls") {
+        read_arguments(calls, &format!("{path}.tool_calls"))?;
+    }
     Ok(message.into())
+}
+
+/// Clients send arguments as JSON in a string; templates expect what it stands for.
+fn read_arguments(calls: &mut Value, path: &str) -> Result<(), Refusal> {
+    let calls = match calls {
+        Value::Null => return Ok(()),
+        Value::Array(calls) => calls,
+        other => return Err(fields::wrong_type(path, "a list", other)),
+    };
+    for (at, call) in calls.iter_mut().enumerate() {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
+        let Value::String(text) = &*arguments else { continue };
+        let read = serde_json::from_str(text).map_err(|error| {
+            let path = format!("{path}[{at}].function.arguments");
+            let message = format!("{path} is not JSON: {error}");
+            Refusal::field(path, "invalid_value", message)
+        });
+        *arguments = read?;
+    }
+    Ok(())
 }
 
 fn parts_text(parts: Vec<Value>, path: &str) -> Result<String, Refusal> {
@@ -138,6 +186,41 @@ impl Chat {
     fn logprobs(&self, ready: &Ready, delta: &Delta) -> Value {
         json!(self.has_logprobs.then(|| logprobs::for_chat(ready, &delta.logprobs)))
     }
+
+    /// What a part of a text turns out to be, and the number of its first call.
+    fn read(&mut self, index: usize, delta: &Delta) -> (Read, u32) {
+        let Some(reader) = self.readers.get_mut(index) else {
+            return (Read { text: delta.text.clone(), calls: Vec::new() }, 0);
+        };
+        let first = reader.calls;
+        let mut read = reader.push(&delta.text);
+        if delta.finish.is_some() {
+            let rest = reader.finish();
+            read.text += &rest.text;
+            read.calls.extend(rest.calls);
+        }
+        (read, first)
+    }
+
+    fn calls(&self, index: usize, calls: &[Call], first: u32) -> Vec<Value> {
+        let call = |(number, call): (u32, &Call)| {
+            json!({
+                "index": number,
+                "id": format!("{}{index:03}{number:03}", self.call_base),
+                "type": "function",
+                "function": { "name": call.name, "arguments": call.arguments },
+            })
+        };
+        (first..).zip(calls).map(call).collect()
+    }
+
+    fn finish(&self, index: usize, delta: &Delta) -> Option<&'static str> {
+        let has_called = self.readers.get(index).is_some_and(|it| 0 < it.calls);
+        match delta.finish? {
+            Ending::Stop if has_called => Some("tool_calls"),
+            ending => Some(ending.name()),
+        }
+    }
 }
 
 impl Shape for Chat {
@@ -150,18 +233,37 @@ impl Shape for Chat {
         Some(json!({ "delta": delta, "logprobs": null, "finish_reason": null }))
     }
 
-    fn delta(&self, ready: &Ready, delta: &Delta) -> Value {
-        let content = json!({ "content": delta.text });
-        let content = if delta.text.is_empty() { json!({}) } else { content };
-        let finish = delta.finish.map(|it| it.name());
+    fn delta(&mut self, ready: &Ready, index: usize, delta: &Delta) -> Option<Value> {
+        let (read, first) = self.read(index, delta);
+        let mut part = Map::new();
+        if !read.text.is_empty() {
+            part.insert("content".to_owned(), read.text.into());
+        }
+        if !read.calls.is_empty() {
+            part.insert("tool_calls".to_owned(), self.calls(index, &read.calls, first).into());
+        }
+        let finish = self.finish(index, delta);
+        if part.is_empty() && delta.logprobs.is_empty() && finish.is_none() {
+            return None;
+        }
         let logprobs = self.logprobs(ready, delta);
-        json!({ "delta": content, "logprobs": logprobs, "finish_reason": finish })
+        Some(json!({ "delta": part, "logprobs": logprobs, "finish_reason": finish }))
     }
 
-    fn whole(&self, ready: &Ready, _: usize, delta: &Delta) -> Value {
-        let content = format!("{}{}", self.before, delta.text);
-        let message = json!({ "role": self.role, "content": content, "refusal": null });
-        let finish = delta.finish.map(|it| it.name());
+    fn whole(&mut self, ready: &Ready, index: usize, delta: &Delta) -> Value {
+        let (read, first) = self.read(index, delta);
+        let content = format!("{}{}", self.before, read.text);
+        let is_empty = content.is_empty() && !read.calls.is_empty();
+        let content = if is_empty { Value::Null } else { content.into() };
+        let mut message = json!({ "role": self.role, "content": content, "refusal": null });
+        if !read.calls.is_empty() {
+            let mut calls = self.calls(index, &read.calls, first);
+            for call in calls.iter_mut().filter_map(Value::as_object_mut) {
+                call.shift_remove("index");
+            }
+            message["tool_calls"] = calls.into();
+        }
+        let finish = self.finish(index, delta);
         let logprobs = self.logprobs(ready, delta);
         json!({ "message": message, "logprobs": logprobs, "finish_reason": finish })
     }

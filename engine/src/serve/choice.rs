@@ -8,8 +8,8 @@ use crate::batch::plan::TokenLogprobs;
 use crate::batch::step::Finish;
 use crate::runner::{EndReason, Round};
 use crate::serve::speech::{Speech, Speller};
-use crate::serve::stops::StopFinder;
 use crate::serve::wishes::Stops;
+use crate::text::stop::StopStrings;
 
 /// What a round adds to a text.
 #[derive(Debug, Default)]
@@ -60,14 +60,21 @@ pub struct Cost {
     pub cached: u32,
 }
 
+/// When a text's first step began, when its first round came and when its last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    pub started: Instant,
+    pub first: Instant,
+    pub last: Instant,
+}
+
 #[derive(Debug)]
 pub struct Choice {
     pub seed: u64,
     pub cost: Cost,
-    pub first: Option<Instant>,
-    pub last: Option<Instant>,
+    pub times: Option<Times>,
     speller: Box<dyn Speller>,
-    finder: StopFinder,
+    finder: StopStrings,
     stops: Arc<Stops>,
     reports: bool,
     /// Characters of the whole text so far, shown or held back.
@@ -87,10 +94,9 @@ impl Choice {
         Self {
             seed,
             cost: Cost::default(),
-            first: None,
-            last: None,
+            times: None,
             speller: speech.speller(skips_special),
-            finder: StopFinder::new(stops.strings.clone(), stops.include),
+            finder: StopStrings::new(&stops.strings, stops.include),
             stops: Arc::clone(stops),
             reports,
             len,
@@ -99,9 +105,8 @@ impl Choice {
 
     /// Takes a round. After one with a finish there is no other.
     pub fn take(&mut self, round: Round) -> Delta {
-        let Round { tokens, logprobs, guessed, kept, end, at } = round;
-        self.first.get_or_insert(at);
-        self.last = Some(at);
+        let Round { tokens, logprobs, guessed, kept, end, started, at } = round;
+        self.times.get_or_insert(Times { started, first: at, last: at }).last = at;
         let mut delta = Delta::default();
         let mut logprobs = logprobs.into_iter();
         let finish = end.as_ref().map(|it| ending(&it.reason));
@@ -149,10 +154,10 @@ impl Choice {
         }
         let found = self.finder.push(piece);
         delta.text.push_str(&found.text);
-        if found.stopped {
+        if found.stopped.is_some() {
             delta.finish = Some(Ending::Stop);
         }
-        found.stopped
+        found.stopped.is_some()
     }
 }
 
@@ -170,4 +175,4 @@ fn ending(reason: &EndReason) -> Ending {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,7 @@
 //! POST /v1/completions: what it takes and how it writes.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use crate::batch::ids::TokenId;
@@ -7,6 +9,7 @@ use crate::serve::answer::Refusal;
 use crate::serve::choice::Delta;
 use crate::serve::fields::{self, Fields};
 use crate::serve::generate::Order;
+use crate::serve::grammar;
 use crate::serve::logprobs;
 use crate::serve::ready::Ready;
 use crate::serve::wishes::{self, CHOICES_MAX, TOP_LOGPROBS_MAX, Wishes};
@@ -31,14 +34,17 @@ enum Prompt {
 }
 
 /// What the request asks for; its unknown fields are left in `fields`.
-pub async fn read(ready: &Ready, fields: &mut Fields) -> Result<(Order, Completions), Refusal> {
+pub async fn read(
+    ready: &Arc<Ready>,
+    fields: &mut Fields,
+) -> Result<(Order, Completions), Refusal> {
     ready.check_model(fields)?;
     let prompts = prompts(fields, ready.speech.vocab())?;
     let mut wishes = Wishes::take(fields, ready.bounds())?;
     let top = fields.count("logprobs", TOP_LOGPROBS_MAX)?;
     wishes.sampling.logprobs = top;
     let adds_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
-    fields.refuse("response_format", &[json!({ "type": "text" })])?;
+    let grammar = grammar::take(fields)?;
     let count = u32::try_from(prompts.len()).unwrap_or(u32::MAX);
     if CHOICES_MAX < count.saturating_mul(wishes.n) {
         let message = format!("{count} prompts times n = {} is more than {CHOICES_MAX}", wishes.n);
@@ -66,8 +72,13 @@ pub async fn read(ready: &Ready, fields: &mut Fields) -> Result<(Order, Completi
         order.push((tokens, echo.chars().count()));
         before.extend((0..wishes.n).map(|_| echo.clone()));
     }
-    let order =
-        Order { prompts: order, wishes, new_max_default: Some(NEW_MAX), prompt_param: "prompt" };
+    let order = Order {
+        prompts: order,
+        wishes,
+        grammar,
+        new_max_default: Some(NEW_MAX),
+        prompt_param: "prompt",
+    };
     Ok((order, Completions { before, has_logprobs: top.is_some() }))
 }
 
@@ -123,11 +134,14 @@ impl Shape for Completions {
         (!before.is_empty()).then_some(entry)
     }
 
-    fn delta(&self, ready: &Ready, delta: &Delta) -> Value {
-        self.entry(ready, &delta.text, delta).into()
+    fn delta(&mut self, ready: &Ready, _: usize, delta: &Delta) -> Option<Value> {
+        if delta.text.is_empty() && delta.logprobs.is_empty() && delta.finish.is_none() {
+            return None;
+        }
+        Some(self.entry(ready, &delta.text, delta).into())
     }
 
-    fn whole(&self, ready: &Ready, index: usize, delta: &Delta) -> Value {
+    fn whole(&mut self, ready: &Ready, index: usize, delta: &Delta) -> Value {
         let text = format!("{}{}", self.before[index], delta.text);
         self.entry(ready, &text, delta).into()
     }

@@ -14,6 +14,7 @@ use crate::serve::answer::{Body, Refusal};
 use crate::serve::answers::Answers;
 use crate::serve::choice::Choice;
 use crate::serve::gate::Pass;
+use crate::serve::grammar::Grammar;
 use crate::serve::ready::Ready;
 use crate::serve::record::Record;
 use crate::serve::wishes::Wishes;
@@ -25,6 +26,8 @@ pub struct Order {
     /// For each prompt its tokens, and how many characters stand before each of its answers.
     pub prompts: Vec<(Vec<TokenId>, usize)>,
     pub wishes: Wishes,
+    /// What each text must match, and the field that says so.
+    pub grammar: Option<(Grammar, &'static str)>,
     /// Tokens of an answer if the client did not say; `None` for as many as fit.
     pub new_max_default: Option<u32>,
     /// The field to name when the prompt is too long.
@@ -35,7 +38,7 @@ pub struct Order {
 pub async fn generate(
     ready: Arc<Ready>,
     order: Order,
-    shape: impl Shape,
+    shape: Box<dyn Shape>,
     head: Head,
     mut record: Record,
     pass: Pass,
@@ -60,8 +63,13 @@ pub async fn generate(
 type Texts = Vec<(Choice, mpsc::Receiver<Round>)>;
 
 /// Gives the texts and the tokens of all prompts.
-async fn start(ready: &Ready, order: Order, record: &mut Record) -> Result<(Texts, u32), Refusal> {
-    let Order { prompts, wishes, new_max_default, prompt_param } = order;
+async fn start(
+    ready: &Arc<Ready>,
+    order: Order,
+    record: &mut Record,
+) -> Result<(Texts, u32), Refusal> {
+    let Order { prompts, wishes, grammar, new_max_default, prompt_param } = order;
+    let mut guides = ready.guides(grammar, prompts.len() * wishes.n as usize).await?;
     let reports = wishes.sampling.logprobs.is_some();
     let only_echoes = wishes.echo && wishes.new_max == Some(0);
     let base = wishes.seed.unwrap_or_else(|| ready.seeds.draw());
@@ -88,7 +96,7 @@ async fn start(ready: &Ready, order: Order, record: &mut Record) -> Result<(Text
                 sampling: Arc::new(Sampling { seed, ..wishes.sampling.clone() }),
                 priority: wishes.priority,
                 speculate: wishes.speculate,
-                guide: None,
+                guide: guides.pop(),
             });
         }
     }
@@ -107,7 +115,8 @@ async fn start(ready: &Ready, order: Order, record: &mut Record) -> Result<(Text
 fn ended_at_once() -> mpsc::Receiver<Round> {
     let (sender, receiver) = mpsc::channel(1);
     let end = EndReason::Loop(Finish::Length);
-    sender.try_send(Round::ending(end, 0, clock::now())).expect("it has room for one");
+    let now = clock::now();
+    sender.try_send(Round::ending(end, 0, (now, now))).expect("it has room for one");
     receiver
 }
 

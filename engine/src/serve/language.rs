@@ -37,6 +37,10 @@ impl Speech for Language {
         self.tokenizer.bytes(token).to_vec()
     }
 
+    fn is_special(&self, token: TokenId) -> bool {
+        self.tokenizer.is_special(token)
+    }
+
     fn speller(&self, skips_special: bool) -> Box<dyn Speller> {
         Box::new(Detokenizer::continuing(self.tokenizer.clone(), skips_special))
     }

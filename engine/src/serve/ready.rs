@@ -1,11 +1,12 @@
 //! What requests share once the model is loaded.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
+use crate::batch::guide::Guide;
 use crate::batch::ids::TokenId;
 use crate::config::{Serve, UnknownFields};
 use crate::metrics::Metrics;
@@ -13,7 +14,9 @@ use crate::runner::Inbox;
 use crate::runner::observer::Seen;
 use crate::serve::answer::Refusal;
 use crate::serve::fields::Fields;
+use crate::serve::grammar::{Grammar, Grammars};
 use crate::serve::speech::{Conversation, Speech};
+use crate::serve::tools::Form;
 use crate::serve::wishes::Bounds;
 
 /// A prompt longer than this is encoded where it does not hold up other requests.
@@ -44,6 +47,9 @@ pub struct Ready {
     pub metrics: Arc<Metrics>,
     pub seen: Arc<Seen>,
     pub seeds: Seeds,
+    /// Made when the first request needs them.
+    pub grammars: OnceLock<Result<Grammars, String>>,
+    pub form: OnceLock<Option<Form>>,
 }
 
 impl Ready {
@@ -99,6 +105,33 @@ impl Ready {
         });
         let encoded: Result<_, String> = task.await.map_err(|_| Refusal::Failed)?;
         encoded.map_err(|message| Refusal::field("messages", "invalid_value", message))
+    }
+
+    /// `count` guides for the grammar, which stands in the field that is named; none without one.
+    pub async fn guides(
+        self: &Arc<Self>,
+        grammar: Option<(Grammar, &'static str)>,
+        count: usize,
+    ) -> Result<Vec<Box<dyn Guide>>, Refusal> {
+        let Some((grammar, param)) = grammar else { return Ok(Vec::new()) };
+        let ready = Arc::clone(self);
+        let task = tokio::task::spawn_blocking(move || {
+            let grammars = ready.grammars.get_or_init(|| Grammars::new(&*ready.speech));
+            grammars.as_ref().map_err(Clone::clone)?.guides(&grammar, count)
+        });
+        let made: Result<_, String> = task.await.map_err(|_| Refusal::Failed)?;
+        made.map_err(|detail| {
+            Refusal::field(param, "invalid_value", format!("{param} cannot be followed: {detail}"))
+        })
+    }
+
+    /// How the model writes calls; `None` if it is never told of tools.
+    pub async fn form(self: &Arc<Self>) -> Result<Option<Form>, Refusal> {
+        let ready = Arc::clone(self);
+        let task = tokio::task::spawn_blocking(move || {
+            *ready.form.get_or_init(|| Form::of(&*ready.speech))
+        });
+        task.await.map_err(|_| Refusal::Failed)
     }
 
     /// `/v1/models`' entry.

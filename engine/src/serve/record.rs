@@ -7,7 +7,7 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::runner::Round;
 use crate::serve::answer::Refusal;
-use crate::serve::choice::{Choice, Cost, Ending};
+use crate::serve::choice::{Choice, Cost, Ending, Times};
 
 /// The status that logs give to a client that went away.
 const CLIENT_GONE: u16 = 499;
@@ -55,7 +55,6 @@ impl Record {
     }
 
     pub fn refuse(&mut self, refusal: &Refusal) {
-        self.metrics.requests.refused.with_label_values(&[refusal.code()]).inc();
         self.outcome = Outcome::Refused(refusal.clone());
     }
 
@@ -65,18 +64,17 @@ impl Record {
         self.metrics.requests.n.observe(n.into());
     }
 
-    /// A round comes to a text that had its last at `before`.
-    pub fn round(&mut self, before: Option<Instant>, round: &Round) {
+    /// A round comes to a text that had others at `before`.
+    pub fn round(&mut self, before: Option<Times>, round: &Round) {
         self.first.get_or_insert(round.at);
-        let tokens = u32::try_from(round.tokens.len()).expect("few in a round");
+        let times = &self.metrics.requests.seconds;
         let Some(before) = before else {
-            let waited = round.at.saturating_duration_since(self.arrival);
-            self.metrics.requests.seconds.first_token.observe(waited.as_secs_f64());
+            times.first_token.observe(seconds(self.arrival, round.at));
             return;
         };
-        let seconds = round.at.saturating_duration_since(before).as_secs_f64();
+        let tokens = u32::try_from(round.tokens.len()).expect("few in a round");
         for _ in 0..tokens {
-            self.metrics.requests.seconds.each_token.observe(seconds / f64::from(tokens));
+            times.each_token.observe(seconds(before.last, round.at) / f64::from(tokens));
         }
     }
 
@@ -86,13 +84,16 @@ impl Record {
         let metrics = &self.metrics.requests;
         metrics.success.with_label_values(&[ending.name()]).inc();
         metrics.tokens.generated.observe(choice.cost.tokens.into());
-        let (Some(first), Some(last)) = (choice.first, choice.last) else { return };
-        let seconds = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64();
-        metrics.seconds.whole.observe(seconds(self.arrival, last));
-        metrics.seconds.decode.observe(seconds(first, last));
+        let Some(Times { started, first, last }) = choice.times else { return };
+        let times = &metrics.seconds;
+        times.queue.observe(seconds(self.arrival, started));
+        times.prompt.observe(seconds(started, first));
+        times.decode.observe(seconds(first, last));
+        times.inference.observe(seconds(started, last));
+        times.whole.observe(seconds(self.arrival, last));
         if 1 < choice.cost.tokens {
-            let each = seconds(first, last) / f64::from(choice.cost.tokens - 1);
-            metrics.seconds.mean_token.observe(each);
+            let others = f64::from(choice.cost.tokens - 1);
+            times.mean_token.observe(seconds(first, last) / others);
         }
     }
 
@@ -134,4 +135,8 @@ impl Drop for Record {
             detail = refusal,
         );
     }
+}
+
+fn seconds(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64()
 }

@@ -16,11 +16,11 @@ use crate::config::Serve;
 use crate::serve::answer::{self, Body, Refusal};
 use crate::serve::fields::{self, Fields};
 use crate::serve::gate::{Gate, Pass};
-use crate::serve::generate::generate;
+use crate::serve::generate::{Order, generate};
 use crate::serve::ready::Ready;
 use crate::serve::record::Record;
 use crate::serve::wire::LoadReport;
-use crate::serve::writer::Head;
+use crate::serve::writer::{Head, Shape};
 use crate::serve::{chat, completions, tokens};
 
 /// Time for a request's body to arrive.
@@ -29,6 +29,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-crossover-ignored-fields");
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
 const GET: &str = "GET";
 const POST: &str = "POST";
 
@@ -72,8 +74,13 @@ impl Service {
     pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let arrival = clock::now();
         let id = request_id(&request);
-        let named = self.route(request, id.clone(), arrival).await;
-        let mut answer = named.unwrap_or_else(|refusal| answer::refuse(&refusal));
+        let found = self.route(request, id.clone(), arrival).await;
+        let mut answer = found.unwrap_or_else(|refusal| {
+            if let Some(ready) = self.ready.get() {
+                ready.metrics.requests.refused.with_label_values(&[refusal.code()]).inc();
+            }
+            answer::refuse(&refusal)
+        });
         if let Some(id) = id
             && let Ok(id) = HeaderValue::from_str(&id)
         {
@@ -174,13 +181,9 @@ impl Service {
         let ready = Arc::clone(self.ready()?);
         let pass = self.gate.enter();
         match path {
-            "/v1/chat/completions" => {
-                let fields = self.fields(request).await?;
-                self.chat(ready, fields, Call { id, arrival, pass }).await
-            }
-            "/v1/completions" => {
-                let fields = self.fields(request).await?;
-                self.completions(ready, fields, Call { id, arrival, pass }).await
+            CHAT => self.text(ready, request, Call { path: CHAT, id, arrival, pass }).await,
+            COMPLETIONS => {
+                self.text(ready, request, Call { path: COMPLETIONS, id, arrival, pass }).await
             }
             "/tokenize" => {
                 let mut fields = self.fields(request).await?;
@@ -208,38 +211,23 @@ impl Service {
         }
     }
 
-    async fn chat(
+    /// What is answered with text.
+    async fn text(
         &self,
         ready: Arc<Ready>,
-        mut fields: Fields,
+        request: Request<Incoming>,
         call: Call,
     ) -> Result<Response<Body>, Refusal> {
-        let (head, mut record) = call.open(&ready, "chatcmpl-", "/v1/chat/completions");
+        let (head, mut record) = call.open(&ready);
         let read = async {
-            let read = chat::read(&ready, &mut fields).await?;
-            Ok((read, ready.settle(fields)?))
-        };
-        match read.await {
-            Ok(((order, shape), ignored)) => {
-                let answer = generate(ready, order, shape, head, record, call.pass).await?;
-                Ok(with_ignored(answer, &ignored))
-            }
-            Err(refusal) => {
-                record.refuse(&refusal);
-                Err(refusal)
-            }
-        }
-    }
-
-    async fn completions(
-        &self,
-        ready: Arc<Ready>,
-        mut fields: Fields,
-        call: Call,
-    ) -> Result<Response<Body>, Refusal> {
-        let (head, mut record) = call.open(&ready, "cmpl-", "/v1/completions");
-        let read = async {
-            let read = completions::read(&ready, &mut fields).await?;
+            let mut fields = self.fields(request).await?;
+            let read: (Order, Box<dyn Shape>) = if call.path == CHAT {
+                let (order, shape) = chat::read(&ready, &mut fields).await?;
+                (order, Box::new(shape))
+            } else {
+                let (order, shape) = completions::read(&ready, &mut fields).await?;
+                (order, Box::new(shape))
+            };
             Ok((read, ready.settle(fields)?))
         };
         match read.await {
@@ -274,6 +262,7 @@ impl Service {
 
 /// A request for text before it is read.
 struct Call {
+    path: &'static str,
     id: Option<String>,
     arrival: Instant,
     pass: Pass,
@@ -282,11 +271,12 @@ struct Call {
 impl Call {
     /// The name of the answer and the record of the request. The client's own id is the name under
     /// which it may abort, else the answer's.
-    fn open(&self, ready: &Ready, prefix: &str, path: &'static str) -> (Head, Record) {
+    fn open(&self, ready: &Ready) -> (Head, Record) {
+        let prefix = if self.path == CHAT { "chatcmpl-" } else { "cmpl-" };
         let own = || format!("{:016x}", ready.seeds.draw());
         let id = format!("{prefix}{}", self.id.clone().unwrap_or_else(own));
         let name = self.id.clone().unwrap_or_else(|| id.clone());
-        let record = Record::new(Arc::clone(&ready.metrics), name.into(), path, self.arrival);
+        let record = Record::new(Arc::clone(&ready.metrics), name.into(), self.path, self.arrival);
         (Head { id, created: clock::unix_seconds() }, record)
     }
 }

@@ -22,6 +22,9 @@ pub trait Speech: fmt::Debug + Send + Sync {
     /// The bytes that a token stands for, whole characters or not; its name if it is special.
     fn bytes(&self, token: TokenId) -> Vec<u8>;
 
+    /// Whether a token is a mark between texts rather than a part of one.
+    fn is_special(&self, token: TokenId) -> bool;
+
     /// Writes a text token by token.
     fn speller(&self, skips_special: bool) -> Box<dyn Speller>;
 

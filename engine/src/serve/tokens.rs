@@ -15,7 +15,7 @@ pub async fn tokenize(ready: &Ready, fields: &mut Fields) -> Result<Value, Refus
     let tokens = match fields.string("prompt")? {
         Some(prompt) => ready.encode(prompt, adds_special.unwrap_or(true)).await?,
         None => {
-            let conversation = chat::conversation(fields)?;
+            let (conversation, _) = chat::conversation(fields)?;
             ready.encode_chat(conversation, adds_special.unwrap_or(false)).await?
         }
     };

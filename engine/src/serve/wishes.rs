@@ -121,7 +121,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
         "prompt_embeds",
         "prompt_logprobs",
         "reasoning_effort",
-        "structured_outputs",
         "truncate_prompt_tokens",
         "verbosity",
         "web_search_options",

@@ -1,5 +1,6 @@
 //! Writes answers: whole ones, and streams of events with one for each round.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::serve::ready::Ready;
 use crate::serve::wishes::StreamOptions;
 
 /// How an endpoint writes its answers.
-pub trait Shape: Send + Sync + 'static {
+pub trait Shape: fmt::Debug + Send + Sync {
     /// The `object` of a whole answer and of an event.
     fn objects(&self) -> (&'static str, &'static str);
 
@@ -24,11 +25,11 @@ pub trait Shape: Send + Sync + 'static {
     /// without its index.
     fn opening(&self, index: usize) -> Option<Value>;
 
-    /// An entry of `choices` in an event, without its index.
-    fn delta(&self, ready: &Ready, delta: &Delta) -> Value;
+    /// An entry of `choices` in an event, without its index; `None` if there is nothing to show.
+    fn delta(&mut self, ready: &Ready, index: usize, delta: &Delta) -> Option<Value>;
 
     /// An entry of `choices` in a whole answer, without its index.
-    fn whole(&self, ready: &Ready, index: usize, delta: &Delta) -> Value;
+    fn whole(&mut self, ready: &Ready, index: usize, delta: &Delta) -> Value;
 }
 
 /// What all parts of an answer begin with.
@@ -40,13 +41,13 @@ pub struct Head {
 
 /// Writes the parts of an answer.
 #[derive(Debug)]
-pub struct Writer<S> {
+pub struct Writer {
     pub ready: Arc<Ready>,
-    pub shape: S,
+    pub shape: Box<dyn Shape>,
     pub head: Head,
 }
 
-impl<S: Shape> Writer<S> {
+impl Writer {
     fn object(&self, object: &str) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".to_owned(), json!(self.head.id));
@@ -62,7 +63,7 @@ impl<S: Shape> Writer<S> {
     }
 
     /// The whole answer, once all texts have ended.
-    pub async fn whole(&self, mut answers: Answers) -> Result<Response<Body>, Refusal> {
+    pub async fn whole(mut self, mut answers: Answers) -> Result<Response<Body>, Refusal> {
         let mut texts: Vec<Delta> = (0..answers.count()).map(|_| Delta::default()).collect();
         while let Some((index, delta)) = answers.next().await? {
             let text = &mut texts[index];
@@ -71,11 +72,12 @@ impl<S: Shape> Writer<S> {
             text.finish = delta.finish;
         }
         let seeds: Vec<u64> = (0..answers.count()).map(|it| answers.seed(it)).collect();
-        let entry = |(index, text): (usize, &Delta)| {
-            with_index(index, self.shape.whole(&self.ready, index, text))
-        };
+        let mut choices = Vec::with_capacity(texts.len());
+        for (index, text) in texts.iter().enumerate() {
+            choices.push(with_index(index, self.shape.whole(&self.ready, index, text)));
+        }
         let mut map = self.object(self.shape.objects().0);
-        map.insert("choices".to_owned(), texts.iter().enumerate().map(entry).collect());
+        map.insert("choices".to_owned(), choices.into());
         map.insert("usage".to_owned(), usage(answers.prompt_tokens, answers.cost()));
         map.insert("crossover".to_owned(), self.mark(&seeds));
         Ok(answer::json(&Value::Object(map)))
@@ -126,8 +128,8 @@ pub fn usage(prompt_tokens: u32, cost: Cost) -> Value {
 }
 
 /// A stream of events between two of them.
-struct State<S> {
-    writer: Writer<S>,
+struct State {
+    writer: Writer,
     answers: Answers,
     options: StreamOptions,
     /// Which choices have had their opening.
@@ -144,7 +146,7 @@ enum Stage {
     Ended,
 }
 
-impl<S: Shape> State<S> {
+impl State {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
             match self.stage {
@@ -165,6 +167,8 @@ impl<S: Shape> State<S> {
                 }
                 Err(refusal) => {
                     self.stage = Stage::Broken;
+                    let refused = &self.writer.ready.metrics.requests.refused;
+                    refused.with_label_values(&[refusal.code()]).inc();
                     format!("data: {}\n\n", refusal.body())
                 }
             };
@@ -176,20 +180,19 @@ impl<S: Shape> State<S> {
 
     /// A round as one event; nothing if there is nothing to show of it yet.
     fn events(&mut self, index: usize, delta: &Delta) -> String {
-        let is_silent = delta.text.is_empty() && delta.logprobs.is_empty();
         let mut events = String::new();
         let is_first = !std::mem::replace(&mut self.opened[index], true);
         if is_first && let Some(entry) = self.writer.shape.opening(index) {
             let entry = with_index(index, entry);
             events += &self.writer.event(vec![entry], self.usage_so_far(), &[]);
         }
-        if is_silent && delta.finish.is_none() {
-            return events;
+        let Writer { ready, shape, .. } = &mut self.writer;
+        if let Some(entry) = shape.delta(ready, index, delta) {
+            let entry = with_index(index, entry);
+            let seeds = [self.answers.seed(index)];
+            let seeds = if delta.finish.is_some() { &seeds[..] } else { &[] };
+            events += &self.writer.event(vec![entry], self.usage_so_far(), seeds);
         }
-        let entry = with_index(index, self.writer.shape.delta(&self.writer.ready, delta));
-        let seeds = [self.answers.seed(index)];
-        let seeds = if delta.finish.is_some() { &seeds[..] } else { &[] };
-        events += &self.writer.event(vec![entry], self.usage_so_far(), seeds);
         events
     }
 

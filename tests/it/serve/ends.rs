@@ -178,6 +178,18 @@ async fn a_backend_that_fails_fails_everyone_and_ends_the_service() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_fails_while_draining_is_told_of() {
+    let mut service = Service::start(Setup { steps_max: Some(3), ..paced() }).await;
+    let mut stream = service.open(COMPLETIONS, &request(true)).await;
+    service.step(2);
+    stream.event().await.unwrap();
+    service.stop.send_replace(Stop::Drain);
+    service.run_free();
+    assert!(!stream.whole().await.is_whole);
+    assert!(matches!(service.end().await, Err(ServeError::Engine(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_door_is_open_while_the_model_loads() {
     let (load, loads_after) = mpsc::channel();
     let setup = Setup { loads_after: Some(loads_after), context_max: 4096, ..Setup::default() };

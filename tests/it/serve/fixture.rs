@@ -80,14 +80,17 @@ impl Service {
     }
 
     pub(super) async fn start_unready(setup: Setup) -> Self {
-        let listener = TcpListener::bind(setup.serve.listen).await.unwrap();
-        let address = listener.local_addr().unwrap();
         let (pace, paced) = mpsc::channel();
-        let (stop, stopped) = watch::channel(Stop::No);
-        let mut server = JoinSet::new();
         let pace = setup.is_paced.then_some(pace);
         let serve = setup.serve.clone();
-        let start = starter(setup, paced);
+        Self::run(serve, starter(setup, paced), pace).await
+    }
+
+    pub(super) async fn run(serve: Serve, start: Start, pace: Option<mpsc::Sender<()>>) -> Self {
+        let listener = TcpListener::bind(serve.listen).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(Stop::No);
+        let mut server = JoinSet::new();
         server.spawn(engine::serve::run(listener, serve, start, stopped));
         Self { address, stop, pace, server }
     }
@@ -121,14 +124,28 @@ impl Service {
 
     /// Asks until the answer is as wanted.
     pub(super) async fn until(&self, path: &str, wanted: impl Fn(&Answer) -> bool) -> Answer {
-        for _ in 0..2000 {
-            let answer = self.get(path).await;
-            if wanted(&answer) {
-                return answer;
+        self.until_within(Duration::from_secs(20), path, wanted).await
+    }
+
+    pub(super) async fn until_within(
+        &self,
+        patience: Duration,
+        path: &str,
+        wanted: impl Fn(&Answer) -> bool,
+    ) -> Answer {
+        let asking = async {
+            loop {
+                let answer = self.get(path).await;
+                if wanted(&answer) {
+                    return answer;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        match tokio::time::timeout(patience, asking).await {
+            Ok(answer) => answer,
+            Err(_) => panic!("{path} never came to that: {:?}", self.get(path).await),
         }
-        panic!("{path} never came to that: {:?}", self.get(path).await);
     }
 
     /// The same in a paced service, where a request is taken in between two steps.

@@ -1,73 +1,16 @@
 //! What clients get: texts, whole and streamed, and what is told beside them.
 
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
-use crate::serve::fixture::{Answer, Service, Setup};
-
-const CHAT: &str = "/v1/chat/completions";
-const COMPLETIONS: &str = "/v1/completions";
-
-fn say(text: &str) -> Value {
-    json!([{ "role": "user", "content": text }])
-}
-
-fn with(mut request: Value, more: Value) -> Value {
-    let Value::Object(more) = more else { panic!("{more} is no object") };
-    request.as_object_mut().unwrap().extend(more);
-    request
-}
-
-/// The text of each choice of a stream, and its finish reason.
-fn streamed(answer: &Answer) -> Vec<(String, String)> {
-    let mut texts: Vec<(String, String)> = Vec::new();
-    let events = answer.events();
-    assert_eq!(events.last().unwrap(), "[DONE]");
-    for event in &events[..events.len() - 1] {
-        let event: Value = serde_json::from_str(event).unwrap();
-        for choice in event["choices"].as_array().unwrap() {
-            let index = usize::try_from(choice["index"].as_u64().unwrap()).unwrap();
-            texts.resize(texts.len().max(index + 1), Default::default());
-            let text = choice["text"].as_str().or(choice["delta"]["content"].as_str());
-            texts[index].0 += text.unwrap_or_default();
-            if let Some(reason) = choice["finish_reason"].as_str() {
-                assert_eq!(texts[index].1, "", "a text ends once");
-                texts[index].1 = reason.to_owned();
-            }
-        }
-    }
-    texts
-}
-
-fn whole(answer: &Answer) -> Vec<(String, String)> {
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let answer = answer.json();
-    let read = |choice: &Value| {
-        let text = choice["text"].as_str().or(choice["message"]["content"].as_str());
-        (text.unwrap().to_owned(), choice["finish_reason"].as_str().unwrap().to_owned())
-    };
-    answer["choices"].as_array().unwrap().iter().map(read).collect()
-}
-
-/// Asks whole and streamed, in services with and without drafts, and gives the one text that all
-/// of them must give.
-async fn ask(path: &str, request: Value) -> Vec<(String, String)> {
-    let mut texts = Vec::new();
-    for depth in [0, 1, 4] {
-        let service = Service::start(Setup { depth, ..Setup::default() }).await;
-        texts.push(whole(&service.post(path, &request).await));
-        let request = with(request.clone(), json!({ "stream": true }));
-        texts.push(streamed(&service.post(path, &request).await));
-        service.until_idle().await;
-    }
-    assert!(texts.windows(2).all(|two| two[0] == two[1]), "{texts:?}");
-    texts.swap_remove(0)
-}
-
-async fn check(path: &str, request: Value, wanted: &[(&str, &str)]) {
-    let texts = ask(path, request.clone()).await;
-    let texts: Vec<(&str, &str)> = texts.iter().map(|it| (&*it.0, &*it.1)).collect();
-    assert_eq!(texts, wanted, "{request}");
-}
+use crate::serve::asking::{CHAT, COMPLETIONS, check, say, whole, with};
+use crate::serve::fixture::{Service, Setup};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_says_the_same_whole_and_in_pieces() {
@@ -325,4 +268,28 @@ async fn tokens_and_back() {
     assert_eq!(chat["count"], "user>a".len());
     let text = service.post("/detokenize", &json!({ "tokens": [1, 100, 101] })).await.json();
     assert_eq!(text["prompt"], "<1>ab");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_2_on_the_same_port() {
+    let service = Service::start(Setup::default()).await;
+    let stream = TcpStream::connect(service.address).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let _ended = connection.await;
+    });
+    let request = |text: &str| {
+        let body = json!({ "prompt": format!(">{text}"), "temperature": 0 }).to_string();
+        let uri = format!("http://{}{COMPLETIONS}", service.address);
+        Request::post(uri).body(Full::new(Bytes::from(body))).unwrap()
+    };
+    let (one, two) = (request("one"), request("two"));
+    let answers = [sender.send_request(one), sender.send_request(two)];
+    for (answer, text) in answers.into_iter().zip(["one", "two"]) {
+        let body = answer.await.unwrap().into_body().collect().await.unwrap().to_bytes();
+        let answer: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(answer["choices"][0]["text"], text);
+    }
 }

@@ -4,7 +4,7 @@ use crate::serve::speech::Conversation;
 
 /// Tokens are bytes; 0 ends a text and is special.
 #[derive(Debug)]
-struct Bytes;
+pub(crate) struct Bytes;
 
 #[derive(Debug, Default)]
 struct ByteSpeller(Vec<u8>);
@@ -28,6 +28,10 @@ impl Speech for Bytes {
 
     fn bytes(&self, token: TokenId) -> Vec<u8> {
         vec![u8::try_from(token.0).unwrap()]
+    }
+
+    fn is_special(&self, token: TokenId) -> bool {
+        token == TokenId(0)
     }
 
     fn speller(&self, _: bool) -> Box<dyn Speller> {
@@ -64,6 +68,7 @@ fn round(text: &[u8], guessed: u32, reason: Option<Finish>) -> Round {
         guessed,
         kept: guessed.min(u32::try_from(text.len()).unwrap().saturating_sub(1)),
         end,
+        started: crate::clock::now(),
         at: crate::clock::now(),
     }
 }

@@ -1,0 +1,191 @@
+//! Texts that must match: a JSON schema, a pattern, a grammar or one of several strings.
+
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+
+use crate::batch::guide::{Guide, Stuck};
+use crate::batch::ids::TokenId;
+use crate::serve::answer::Refusal;
+use crate::serve::fields::{self, Fields};
+use crate::serve::speech::Speech;
+
+const CHOICES_MAX: usize = 1024;
+
+/// What a text must match.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Grammar {
+    /// JSON that fits a schema.
+    Json(Value),
+    /// A regular expression, from start to end.
+    Regex(String),
+    /// One of these.
+    Choice(Vec<String>),
+    /// A grammar in the Lark form of llguidance.
+    Lark(String),
+}
+
+/// Takes `response_format` and `structured_outputs`; gives the grammar and the field it stood in.
+pub fn take(fields: &mut Fields) -> Result<Option<(Grammar, &'static str)>, Refusal> {
+    let format = response_format(fields)?.map(|it| (it, "response_format"));
+    let outputs = structured_outputs(fields)?.map(|it| (it, "structured_outputs"));
+    match (format, outputs) {
+        (Some(_), Some(_)) => {
+            let message = "give either response_format or structured_outputs";
+            Err(Refusal::field("structured_outputs", "invalid_value", message))
+        }
+        (format, outputs) => Ok(format.or(outputs)),
+    }
+}
+
+fn response_format(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
+    let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
+    let kind = format.string("type")?.ok_or_else(|| fields::missing("response_format.type"))?;
+    match kind.as_str() {
+        "text" => Ok(None),
+        "json_object" => Ok(Some(Grammar::Json(json!({ "type": "object" })))),
+        "json_schema" => {
+            let named = format.object("json_schema")?;
+            let path = "response_format.json_schema";
+            let mut named = named.ok_or_else(|| fields::missing(path))?;
+            let schema = named.value("schema");
+            Ok(Some(Grammar::Json(
+                schema.ok_or_else(|| fields::missing(&format!("{path}.schema")))?,
+            )))
+        }
+        _ => {
+            let message = format!(
+                "response_format.type must be text, json_object or json_schema, and is '{kind}'"
+            );
+            Err(Refusal::field("response_format.type", "unsupported_value", message))
+        }
+    }
+}
+
+fn structured_outputs(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
+    let Some(mut outputs) = fields.object("structured_outputs")? else { return Ok(None) };
+    let mut found = Vec::new();
+    if let Some(schema) = outputs.value("json") {
+        found.push(Grammar::Json(match schema {
+            Value::String(text) => serde_json::from_str(&text).map_err(|error| {
+                let path = "structured_outputs.json";
+                Refusal::field(path, "invalid_value", format!("{path} is not JSON: {error}"))
+            })?,
+            schema => schema,
+        }));
+    }
+    found.extend(outputs.string("regex")?.map(Grammar::Regex));
+    found.extend(outputs.string("grammar")?.map(Grammar::Lark));
+    if let Some(items) = outputs.list("choice", CHOICES_MAX)? {
+        let text = |(at, item)| match item {
+            Value::String(text) => Ok(text),
+            other => {
+                let path = format!("structured_outputs.choice[{at}]");
+                Err(fields::wrong_type(path, "a string", &other))
+            }
+        };
+        let texts = items.into_iter().enumerate().map(text).collect::<Result<_, _>>()?;
+        found.push(Grammar::Choice(texts));
+    }
+    if let Some(name) = outputs.left().first() {
+        return Err(Refusal::field(name, "unknown_parameter", format!("{name} is not known")));
+    }
+    if found.len() == 1 {
+        return Ok(found.pop());
+    }
+    let message = "structured_outputs must have one of json, regex, choice and grammar";
+    Err(Refusal::field("structured_outputs", "invalid_value", message))
+}
+
+/// Makes guides for one model's tokens.
+pub struct Grammars(ParserFactory);
+
+impl fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grammars").finish_non_exhaustive()
+    }
+}
+
+impl Grammars {
+    /// Sorts the model's tokens by their bytes. The error is for the client: this model cannot.
+    pub fn new(speech: &dyn Speech) -> Result<Self, String> {
+        let ends: Vec<u32> = speech.stop_tokens().iter().map(|it| it.0).collect();
+        let Some(&end) = ends.first() else {
+            return Err("this model has no token that ends a text".to_owned());
+        };
+        let word = |id| {
+            let bytes = speech.bytes(TokenId(id));
+            let is_name = speech.is_special(TokenId(id)) && !bytes.is_empty();
+            if is_name { [&[TokTrie::SPECIAL_TOKEN_MARKER], &*bytes].concat() } else { bytes }
+        };
+        let words: Vec<Vec<u8>> = (0..speech.vocab()).map(word).collect();
+        let trie = TokTrie::from(&TokRxInfo::new(speech.vocab(), end), &words);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie.with_eos_tokens(&ends)));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|error| error.to_string())?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits { verbose_errors: false, ..ParserLimits::default() };
+        Ok(Self(factory))
+    }
+
+    /// `count` guides, each at the start of the grammar. The error says what is wrong with it.
+    pub fn guides(&self, grammar: &Grammar, count: usize) -> Result<Vec<Box<dyn Guide>>, String> {
+        let grammar = match grammar {
+            Grammar::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Grammar::Regex(pattern) => TopLevelGrammar::from_regex(pattern),
+            Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+            Grammar::Choice(texts) => {
+                let quoted: Vec<String> = texts.iter().map(|it| json!(it).to_string()).collect();
+                TopLevelGrammar::from_lark(format!("start: {}", quoted.join(" | ")))
+            }
+        };
+        let matcher = Matcher::new(self.0.create_parser(grammar));
+        if let Some(error) = matcher.get_error() {
+            return Err(error.lines().next().unwrap_or_default().to_owned());
+        }
+        let walker = |_| Box::new(Walker(matcher.deep_clone())) as Box<dyn Guide>;
+        Ok((0..count).map(walker).collect())
+    }
+}
+
+/// Walks a grammar.
+struct Walker(Matcher);
+
+impl fmt::Debug for Walker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Walker").field("stop", &self.0.stop_reason()).finish_non_exhaustive()
+    }
+}
+
+impl Guide for Walker {
+    fn allow(&mut self, mask: &mut [u32]) -> Result<(), Stuck> {
+        let allowed = self.0.compute_mask_or_eos();
+        let allowed = allowed.map_err(|error| Stuck { detail: error.to_string() })?;
+        if allowed.is_zero() {
+            return Err(Stuck { detail: "no token can follow".to_owned() });
+        }
+        for (word, bits) in mask.iter_mut().zip(allowed.as_slice()) {
+            *word = *bits;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, token: TokenId) -> bool {
+        !self.0.is_stopped() && self.0.try_consume_tokens(&[token.0]).is_ok_and(|it| it == 1)
+    }
+
+    fn rewind(&mut self, tokens: u32) {
+        // It fails only where the walker has failed before, and then the next mask says so.
+        let _failed = self.0.rollback(tokens as usize);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.0.is_stopped()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+use super::*;
+use crate::serve::choice::tests::Bytes;
+use crate::serve::grammar::{Grammar, Grammars};
+
+fn tool(name: &str) -> Value {
+    let properties = json!({ "a": { "type": "integer" } });
+    let parameters = json!({
+        "type": "object", "properties": properties, "required": ["a"],
+        "additionalProperties": false,
+    });
+    json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
+}
+
+fn take(body: Value) -> Result<Offer, Refusal> {
+    Offer::take(&mut Fields::parse(body.to_string().as_bytes()).unwrap())
+}
+
+#[test]
+fn offers() {
+    let none = take(json!({})).unwrap();
+    assert!(none.is_empty());
+    assert!(take(json!({ "tools": [tool("f")], "tool_choice": "none" })).unwrap().is_empty());
+    let free = take(json!({ "tools": [tool("f")] })).unwrap();
+    assert_eq!((free.force, free.several, free.tools.len()), (Force::Free, true, 1));
+    let named = json!({ "type": "function", "function": { "name": "f" } });
+    let offer = json!({ "tools": [tool("f")], "tool_choice": named, "parallel_tool_calls": false });
+    let offer = take(offer).unwrap();
+    assert_eq!((offer.force, offer.several), (Force::Named("f".to_owned()), false));
+    for (body, param) in [
+        (json!({ "tools": 5 }), "tools"),
+        (json!({ "tools": [5] }), "tools[0]"),
+        (json!({ "tools": [{ "type": "retrieval" }] }), "tools[0].type"),
+        (json!({ "tools": [{ "type": "function" }] }), "tools[0].function"),
+        (json!({ "tools": [tool("no good")] }), "tools[0].function.name"),
+        (json!({ "tool_choice": "required" }), "tool_choice"),
+        (json!({ "tools": [tool("f")], "tool_choice": "maybe" }), "tool_choice"),
+        (json!({ "tools": [tool("g")], "tool_choice": named }), "tool_choice"),
+        (json!({ "tools": [tool("g")], "tool_choice": {} }), "tool_choice.function"),
+    ] {
+        let refusal = take(body.clone()).unwrap_err().body();
+        assert_eq!(refusal["error"]["param"], param, "{body}");
+    }
+}
+
+#[test]
+fn forced_calls_match_their_grammar() {
+    let check = |offer: Value, form, text: &str, is_right: bool| {
+        let offer = take(offer).unwrap();
+        let grammar = Grammar::Lark(offer.grammar(form, &Bytes).unwrap());
+        let guides = Grammars::new(&Bytes).unwrap().guides(&grammar, 1);
+        let mut guide = guides.unwrap().pop().unwrap();
+        let fits = text.bytes().all(|it| guide.advance(crate::batch::ids::TokenId(it.into())));
+        assert_eq!(fits, is_right, "{form:?} {text}");
+    };
+    let any = json!({ "tools": [tool("f"), tool("g")], "tool_choice": "required" });
+    let f = r#"{"name": "f", "arguments": {"a": 1}}"#;
+    let g = r#"{"name": "g", "arguments": {"a": 2}}"#;
+    let tagged = format!("<tool_call>\n{f}\n</tool_call>\n<tool_call>\n{g}\n</tool_call>");
+    check(any.clone(), Form::Tagged, &tagged, true);
+    check(any.clone(), Form::Tagged, f, false);
+    check(any.clone(), Form::Bare, r#"{"name": "g", "parameters": {"a": 1}}"#, true);
+    check(any, Form::Bare, r#"{"name": "g", "parameters": {"a": "1"}}"#, false);
+    let named = json!({ "type": "function", "function": { "name": "f" } });
+    let named = json!({ "tools": [tool("f"), tool("g")], "tool_choice": named });
+    check(named.clone(), Form::Tagged, &format!("<tool_call>\n{f}\n</tool_call>"), true);
+    check(named, Form::Tagged, &format!("<tool_call>\n{g}\n</tool_call>"), false);
+    let free = take(json!({ "tools": [tool("f")] })).unwrap();
+    assert_eq!(free.grammar(Form::Tagged, &Bytes), None);
+}
