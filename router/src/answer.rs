@@ -23,6 +23,8 @@ pub enum Problem {
     BadPriority,
     BadMethod,
     BadUri,
+    /// A length and a coding at once.
+    BadFraming,
     BodyTooLarge,
     BodyBroken,
     BodyTimeout,
@@ -39,7 +41,7 @@ const UNAVAILABLE: &str = "service_unavailable_error";
 
 impl Problem {
     /// One of each kind, for tables.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Overloaded { retry_after_s: 1 },
         Self::Down { retry_after_s: 1 },
         Self::KeyRefused,
@@ -47,6 +49,7 @@ impl Problem {
         Self::BadPriority,
         Self::BadMethod,
         Self::BadUri,
+        Self::BadFraming,
         Self::BodyTooLarge,
         Self::BodyBroken,
         Self::BodyTimeout,
@@ -86,6 +89,12 @@ impl Problem {
             ),
             Self::BadMethod => (405, INVALID, "method_not_allowed", "CONNECT is not served here."),
             Self::BadUri => (400, INVALID, "invalid_request_target", "The request names no path."),
+            Self::BadFraming => (
+                400,
+                INVALID,
+                "ambiguous_framing",
+                "The request gives both Content-Length and Transfer-Encoding.",
+            ),
             Self::BodyTooLarge => {
                 (413, INVALID, "request_too_large", "The request's body is larger than allowed.")
             }
@@ -153,7 +162,11 @@ impl Problem {
                 headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE"));
             }
             // What is left must not be taken for the next request.
-            Self::BadUri | Self::BodyTooLarge | Self::BodyBroken | Self::BodyTimeout => {
+            Self::BadUri
+            | Self::BadFraming
+            | Self::BodyTooLarge
+            | Self::BodyBroken
+            | Self::BodyTimeout => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}

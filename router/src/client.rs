@@ -14,8 +14,11 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
+use self::head::Head;
 use crate::clock;
 use crate::upstream::Transport;
+
+mod head;
 
 /// How long a client that has its answer may go on sending.
 const LINGER: Duration = Duration::from_secs(2);
@@ -47,6 +50,7 @@ pub struct Client {
     active: AtomicU32,
     /// Requests begun on it so far.
     begun: AtomicU32,
+    ambiguous: AtomicBool,
     stalled: AtomicBool,
     aborted: AtomicBool,
     lingers: AtomicBool,
@@ -59,10 +63,17 @@ impl Client {
             is_tls,
             active: AtomicU32::new(0),
             begun: AtomicU32::new(0),
+            ambiguous: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
         }
+    }
+
+    /// The last head that was read gave both a length and a coding. Of requests that are sent
+    /// before the one ahead of them is answered this is not known.
+    pub fn is_ambiguous(&self) -> bool {
+        self.ambiguous.load(Ordering::Relaxed)
     }
 
     /// The client stopped reading for too long.
@@ -118,6 +129,7 @@ pub struct Socket<S: Stream> {
     limits: Limits,
     idle_from: Instant,
     head_from: Option<Instant>,
+    head: Head,
     /// The client's `begun` when `head_from` was last right.
     begun_seen: u32,
     read_sleep: Option<Pin<Box<Sleep>>>,
@@ -135,6 +147,7 @@ impl<S: Stream> Socket<S> {
             limits,
             idle_from: now,
             head_from: None,
+            head: Head::default(),
             begun_seen: 0,
             read_sleep: None,
             write_from: None,
@@ -150,6 +163,21 @@ impl<S: Stream> Socket<S> {
             self.begun_seen = begun;
             self.idle_from = now;
             self.head_from = None;
+        }
+    }
+
+    /// Something came, or the end.
+    fn on_read(&mut self, bytes: &[u8]) {
+        let now = clock::now();
+        self.note_requests(now);
+        if self.head_from.is_none() {
+            self.head_from = Some(now);
+            self.head = Head::default();
+        }
+        // While a request runs it is a body, mostly.
+        if self.client.active.load(Ordering::Relaxed) == 0 {
+            self.head.read(bytes);
+            self.client.ambiguous.store(self.head.is_ambiguous(), Ordering::Relaxed);
         }
     }
 
@@ -233,11 +261,10 @@ impl<S: Stream> AsyncRead for Socket<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        let before = buffer.filled().len();
         match Pin::new(&mut this.stream).poll_read(cx, buffer) {
             Poll::Ready(result) => {
-                if this.head_from.is_none() {
-                    this.head_from = Some(clock::now());
-                }
+                this.on_read(&buffer.filled()[before..]);
                 Poll::Ready(result)
             }
             Poll::Pending => this.on_read_pending(cx),

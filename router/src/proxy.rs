@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
@@ -119,7 +119,7 @@ impl<C: Connect> Shard<C> {
     ) -> Result<Answered<C>, Problem> {
         let live = self.fleet.live_owned();
         let (mut parts, body) = request.into_parts();
-        let wishes = check(&live, &parts)?;
+        let wishes = check(&live, &parts, &client)?;
         let own = Own::of(&parts.headers, &parts.uri);
         let id = trace::mark(&mut parts.headers);
         if let Some(line) = line {
@@ -201,13 +201,16 @@ impl<C: Connect> Shard<C> {
 }
 
 /// What can be refused without asking anybody.
-fn check(live: &Live, parts: &Parts) -> Result<Wishes, Problem> {
+fn check(live: &Live, parts: &Parts, client: &Client) -> Result<Wishes, Problem> {
     let (method, headers) = (&parts.method, &parts.headers);
     if method == Method::CONNECT {
         return Err(Problem::BadMethod);
     }
     if parts.uri.path_and_query().is_none() {
         return Err(Problem::BadUri);
+    }
+    if headers.contains_key(TRANSFER_ENCODING) && client.is_ambiguous() {
+        return Err(Problem::BadFraming);
     }
     // A browser asks first whether it may, and cannot show its key while asking.
     if let Some(digests) = &live.config.keys

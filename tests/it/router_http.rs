@@ -227,6 +227,38 @@ async fn smuggled_requests_do_not_get_through() {
     rig.settled().await;
 }
 
+/// Also on a connection that has served before; and sent ahead, it is the last one there.
+#[tokio::test]
+async fn a_length_and_a_coding_at_once_are_refused_wherever_they_come() {
+    let engine = echo().await;
+    let rig = rig(&engine, "").await;
+    let chunks = "2\r\nok\r\n0\r\n\r\n";
+    let fine = format!("POST /f HTTP/1.1\r\nhost: r\r\ntransfer-encoding: chunked\r\n\r\n{chunks}");
+    let first = fine.replace("host: r", "content-length: 2");
+    let last = fine.replace("chunked\r\n", "chunked\r\ncontent-length: 2\r\n");
+    for before in [post(CHAT, "", "{}"), fine.clone()] {
+        for both in [&first, &last] {
+            let mut client = Raw::connect(rig.address()).await;
+            client.send(&before).await;
+            assert_eq!(client.answer().await.status, 200);
+            client.send(both).await;
+            let got = client.answer().await;
+            assert_eq!((got.status, got.code()), (400, "ambiguous_framing".to_owned()));
+            assert!(client.ended().await);
+        }
+    }
+    let seen = engine.requests().len();
+    assert_eq!(seen, 4);
+    let mut client = Raw::connect(rig.address()).await;
+    client.send(format!("{fine}{first}{fine}")).await;
+    assert_eq!(client.answer().await.status, 200);
+    client.answer().await;
+    assert!(client.ended().await);
+    let ahead = &engine.requests()[seen..];
+    assert!(ahead.len() <= 2 && ahead.iter().all(|it| it.header("content-length").is_none()));
+    rig.settled().await;
+}
+
 #[tokio::test]
 async fn continue_is_said_once_and_only_for_a_body_that_is_wanted() {
     let engine = echo().await;

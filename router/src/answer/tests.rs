@@ -25,6 +25,7 @@ fn the_whole_map() {
 400 invalid_request_error invalid_priority
 405 invalid_request_error method_not_allowed allow
 400 invalid_request_error invalid_request_target connection
+400 invalid_request_error ambiguous_framing connection
 413 invalid_request_error request_too_large connection
 400 invalid_request_error request_body_incomplete connection
 408 invalid_request_error request_body_timeout connection
@@ -59,4 +60,14 @@ fn bodies_are_what_clients_of_openai_read() {
 fn retry_after_is_a_short_whole_number() {
     let answer = Problem::Overloaded { retry_after_s: 7 }.answer(|bytes| bytes);
     assert_eq!(answer.headers()[RETRY_AFTER], "7");
+}
+
+#[test]
+fn the_readme_names_every_code() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    for problem in Problem::ALL {
+        let words = format!("{} `{}`", problem.row().0, problem.code());
+        assert!(readme.contains(&words), "{words}");
+    }
 }

@@ -1,8 +1,10 @@
 use std::fs;
 use std::path::Path;
 
+use clap::CommandFactory;
+
 use super::check::check;
-use super::raw::File;
+use super::raw::{Args, File};
 use super::*;
 use crate::policy::switch::Switch;
 
@@ -156,17 +158,96 @@ fn targets_name_their_authority() {
     }
 }
 
-/// The README lists every field of the file.
+/// The rows of the first table after that heading in the README: cells without the bars.
+fn table(heading: &str) -> Vec<Vec<String>> {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"));
+    let readme = readme.unwrap();
+    let part = readme.split(&format!("\n{heading}\n")).nth(1).expect(heading);
+    let rows = part.lines().skip_while(|it| !it.starts_with('|')).skip(2);
+    let rows = rows.take_while(|it| it.starts_with('|'));
+    rows.map(|it| it.split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
+/// Names and defaults of the fields, as the README has them.
+fn documented() -> Vec<(String, String)> {
+    let plain = |it: &str| it.trim().trim_matches('`').to_owned();
+    let rows = table("## The file").into_iter();
+    rows.flat_map(|row| {
+        let names: Vec<_> = row[1].split(',').map(plain).collect();
+        let mut defaults: Vec<_> = row[2].split(',').map(plain).collect();
+        defaults.resize(names.len(), String::new());
+        names.into_iter().zip(defaults)
+    })
+    .collect()
+}
+
+/// The README lists every field of the file, and no other.
 #[test]
 fn the_readme_lists_every_field() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
-    let raw = fs::read_to_string(root.join("src/config/raw.rs")).unwrap();
-    let file = raw.split("pub struct File").nth(1).unwrap();
-    let fields = file.lines().filter_map(|it| it.trim().strip_prefix("pub "));
-    let names: Vec<_> = fields.filter_map(|it| it.split_once(':')).map(|it| it.0).collect();
-    assert!(40 < names.len());
-    for name in names {
-        assert!(readme.contains(name), "README.md does not mention {name}");
+    let raw = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config/raw.rs");
+    let raw = fs::read_to_string(raw).unwrap();
+    let sections = ["policy", "limits", "queue", "timeouts", "health", "breaker", "shutdown"];
+    let sections = [&sections[..], &["access", "tls", "endpoint"]].concat();
+    let mut fields = Vec::new();
+    for part in raw.split("\npub struct ").skip_while(|it| !it.starts_with("File")) {
+        let (name, body) = part.split_once(" {").unwrap();
+        let section = name.to_lowercase();
+        for field in body.lines().filter_map(|it| it.trim().strip_prefix("pub ")) {
+            let Some((field, _)) = field.split_once(':') else { continue };
+            match section.as_str() {
+                "file" if sections.contains(&field) => {}
+                "file" => fields.push(field.to_owned()),
+                _ => fields.push(format!("{section}.{field}")),
+            }
+        }
     }
+    let mut names: Vec<_> = documented().into_iter().map(|it| it.0).collect();
+    for list in [&mut fields, &mut names] {
+        list.sort();
+    }
+    assert!(40 < names.len());
+    assert_eq!(names, fields);
+}
+
+/// Written out, the README's defaults change nothing.
+#[test]
+fn the_defaults_are_those_of_the_readme() {
+    let mut file: toml::Table = toml::from_str(ENDPOINT).unwrap();
+    let mut written = 0;
+    for (name, default) in documented() {
+        // The first has none, the second is told in words.
+        if default.is_empty() || name == "policy.low" {
+            continue;
+        }
+        let read = toml::from_str::<toml::Table>(&format!("x = {default}"));
+        let value = read.map_or(default.into(), |mut it| it.remove("x").unwrap());
+        let into = match name.split_once('.') {
+            None => &mut file,
+            Some(("endpoint", _)) => file["endpoint"][0].as_table_mut().unwrap(),
+            Some((table, _)) => {
+                let table = file.entry(table).or_insert_with(|| toml::Table::new().into());
+                table.as_table_mut().unwrap()
+            }
+        };
+        into.insert(name.split('.').next_back().unwrap().to_owned(), value);
+        written += 1;
+    }
+    assert!(30 < written);
+    let text = toml::to_string(&file).unwrap();
+    let (spelt, silent) = (read(&text).unwrap(), read(ENDPOINT).unwrap());
+    assert_eq!(format!("{spelt:#?}"), format!("{silent:#?}"), "{text}");
+}
+
+#[test]
+fn the_readme_lists_every_flag() {
+    let mut listed: Vec<_> = table("## Flags")
+        .iter()
+        .flat_map(|row| row[1].split('`').skip(1).step_by(2).map(str::to_owned))
+        .map(|it| it.trim_start_matches("--").split(' ').next().unwrap().to_owned())
+        .collect();
+    let command = Args::command();
+    let mut flags: Vec<_> = command.get_arguments().filter_map(|it| it.get_long()).collect();
+    flags.sort_unstable();
+    listed.sort();
+    assert_eq!(listed, flags);
 }

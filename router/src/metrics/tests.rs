@@ -62,3 +62,14 @@ fn a_scrape_has_every_label_once_looked_up() {
         assert!(text.lines().any(|it| it == line), "{line}");
     }
 }
+
+#[test]
+fn the_readme_names_every_outcome_and_reason() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let outcomes = Outcome::ALL.map(Outcome::label);
+    let reasons = Reason::ALL.map(Reason::label);
+    for word in outcomes.iter().chain(&reasons) {
+        assert!(readme.contains(&format!("`{word}`")), "{word}");
+    }
+}

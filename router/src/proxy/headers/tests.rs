@@ -177,3 +177,31 @@ proptest::proptest! {
         to_client(&mut headers);
     }
 }
+
+/// The README lists the router's own headers, and no other.
+#[test]
+fn the_readme_lists_every_header() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let part = readme.split("\n## Headers\n").nth(1).unwrap();
+    let rows = part.lines().skip_while(|it| !it.starts_with('|')).skip(2);
+    let rows = rows.take_while(|it| it.starts_with('|'));
+    let cells = rows.map(|it| it.split(" |").next().unwrap());
+    let mut listed: Vec<_> = cells.flat_map(|it| it.split('`').skip(1).step_by(2)).collect();
+    let error = HeaderName::from_static("x-crossover-error");
+    let known = [
+        TARGET,
+        PRIORITY,
+        ENDPOINT,
+        REASON,
+        error,
+        REQUEST_ID,
+        TRACE,
+        FORWARDED_FOR,
+        FORWARDED_PROTO,
+    ];
+    let mut known: Vec<_> = known.iter().map(HeaderName::as_str).collect();
+    listed.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(listed, known);
+}
