@@ -42,6 +42,20 @@ impl Shape {
         }
     }
 
+    /// Requests a second on average.
+    pub fn rate_mean(&self) -> f64 {
+        match self {
+            Self::Bursts { rate, .. } => *rate,
+            Self::Square { low, high, .. } => (low + high) / 2.0,
+            Self::Daily { mean } => *mean,
+            Self::Recorded(times) => {
+                let last = times.last().copied().unwrap_or(0.0);
+                times.len() as f64 / last.max(1.0)
+            }
+            Self::Poisson { rate } => *rate,
+        }
+    }
+
     fn rate_max(&self) -> f64 {
         match *self {
             Self::Square { low, high, .. } => low.max(high),

@@ -157,12 +157,13 @@ impl Measure for &mut Pair {
         };
         let closed = Closed { concurrency: in_flight, requests };
         let run = closed.run(&self.client, &self.targets[at], ask).await;
-        report::progress(0, &self.targets[at], in_flight, &run);
+        let name = role.label();
+        let total = run.tokens_per_second();
+        report::progress(&format!("{in_flight:>4} in flight  {name:<12} {total:8.1} tok/s"));
         match run.failures() {
-            0 => Ok(run.tokens_per_second()),
+            0 => Ok(total),
             failed => Err(format!(
-                "{} failed {failed} of {requests} requests with {in_flight} in flight",
-                role.label()
+                "{name} failed {failed} of {requests} requests with {in_flight} in flight"
             )),
         }
     }

@@ -55,12 +55,18 @@ impl Client {
         self.clock
     }
 
+    /// A page as text.
+    pub async fn text(&self, url: &str) -> Result<String, String> {
+        let fail = |error: reqwest::Error| format!("{url}: {}", error.without_url());
+        let answer = self.http.get(url).timeout(ANSWER_MAX).send().await.map_err(fail)?;
+        answer.error_for_status().map_err(fail)?.text().await.map_err(fail)
+    }
+
     /// The name of the first model that the target serves.
     pub async fn model(&self, target: &Target) -> Result<String, String> {
         let url = format!("{}/v1/models", target.url);
-        let fail = |error: reqwest::Error| format!("{url}: {}", error.without_url());
-        let answer = self.http.get(&url).timeout(ANSWER_MAX).send().await.map_err(fail)?;
-        let models: Value = answer.json().await.map_err(fail)?;
+        let text = self.text(&url).await?;
+        let models: Value = serde_json::from_str(&text).map_err(|it| format!("{url}: {it}"))?;
         let name = models["data"][0]["id"].as_str();
         Ok(name.ok_or_else(|| format!("{url} names no model"))?.to_owned())
     }

@@ -5,13 +5,17 @@
 pub mod arrivals;
 pub mod calibrate;
 pub mod calibration;
+pub mod cell;
 pub mod client;
 pub mod clock;
+pub mod compare;
 pub mod lengths;
 pub mod load;
+pub mod machine;
 pub mod prompts;
 pub mod report;
 pub mod sample;
+pub mod scrape;
 pub mod simulate;
 pub mod stats;
 pub mod sweep;

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use bench::{calibrate, simulate, sweep};
+use bench::{calibrate, compare, simulate, sweep};
 use clap::{Parser, Subcommand};
 
 /// Measures a pair of engines and the router in front of them.
@@ -21,6 +21,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Finds where the two instances of a pair cross, and writes the calibration file.
     Calibrate(calibrate::Args),
+    /// Loads our own endpoint and installed peers in turns, and prints ratios.
+    Compare(Box<compare::Args>),
     /// Compares policies and partitions without a machine, from measured curves.
     Simulate(simulate::Args),
 }
@@ -30,6 +32,7 @@ async fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Sweep(args) => sweep::run(args).await,
         Command::Calibrate(args) => calibrate::run(&args).await,
+        Command::Compare(args) => compare::run(*args).await,
         Command::Simulate(args) => simulate::run(&args),
     };
     match done {

@@ -1,4 +1,38 @@
-//! Built-in prompts: enough different ones that a prefix cache does not answer for the model.
+//! Prompts: built-in ones, different enough that a prefix cache does not answer for the model, or
+//! a file's.
+
+use std::path::Path;
+
+/// Where prompts come from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Prompts {
+    BuiltIn(Set),
+    Lines(Vec<String>),
+}
+
+impl Prompts {
+    /// The set, or the lines of a file: as they stand, or as JSON strings.
+    pub fn new(set: Set, file: Option<&Path>) -> Result<Self, String> {
+        let Some(file) = file else { return Ok(Self::BuiltIn(set)) };
+        let at = file.display();
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{at}: {error}"))?;
+        let line = |line: &str| serde_json::from_str(line).unwrap_or_else(|_| line.to_owned());
+        let lines: Vec<String> =
+            text.lines().map(str::trim).filter(|it| !it.is_empty()).map(line).collect();
+        if lines.is_empty() { Err(format!("{at} holds no prompt")) } else { Ok(Self::Lines(lines)) }
+    }
+
+    /// The text of prompt `index`; a file begins anew at its end.
+    pub fn text(&self, index: u32) -> String {
+        match self {
+            Self::BuiltIn(set) => prompt(*set, index),
+            Self::Lines(lines) => {
+                let index = usize::try_from(index).expect("32 bits fit");
+                lines[index % lines.len()].clone()
+            }
+        }
+    }
+}
 
 /// A kind of traffic.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
@@ -108,3 +142,6 @@ fn page(seed: usize, sentences: usize) -> String {
     };
     (0..sentences).map(sentence).collect::<Vec<_>>().join(" ")
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,123 +1,164 @@
-//! Tables for people and lines for machines.
+//! Tables for people.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, Write as _};
-use std::path::Path;
 
-use std::collections::BTreeMap;
-
-use crate::client::Target;
-use crate::load::Run;
+use crate::cell::Cell;
+use crate::machine::Origin;
 use crate::sample::{Outcome, Sample};
 use crate::stats;
 
-/// One target at one concurrency in one round.
+pub mod folder;
+pub mod plot;
+
+/// All that a sweep saw.
 #[derive(Clone, Debug)]
-pub struct Cell {
-    pub target: String,
-    pub concurrency: u32,
-    /// Tokens a second of all requests together.
-    pub total: f64,
-    /// Median of tokens a second of one request.
-    pub each: f64,
-    /// Median time to the first token.
-    pub ttft_ms: f64,
-    pub failures: usize,
+pub struct Results {
+    pub origin: Origin,
+    /// Names, in the order given.
+    pub targets: Vec<String>,
+    /// Labels, in the order measured.
+    pub loads: Vec<String>,
+    pub cells: Vec<Cell>,
+    pub samples: Vec<Sample>,
 }
 
-impl Cell {
-    pub fn of(target: &Target, concurrency: u32, run: &Run) -> Self {
-        let of = |value: fn(&Sample) -> Option<f64>| {
-            let values: Vec<f64> = run.samples.iter().filter_map(value).collect();
-            stats::median(&values).unwrap_or(0.0)
-        };
-        Self {
-            target: target.name.clone(),
-            concurrency,
-            total: run.tokens_per_second(),
-            each: of(Sample::rate),
-            ttft_ms: of(Sample::ttft_ms),
-            failures: run.failures(),
-        }
+impl Results {
+    /// One target under one load, over all rounds.
+    pub fn cells_of<'a>(
+        &'a self,
+        target: &'a str,
+        load: &'a str,
+    ) -> impl Iterator<Item = &'a Cell> {
+        let is_here = move |it: &&Cell| it.place.target == target && it.place.load == load;
+        self.cells.iter().filter(is_here)
+    }
+
+    /// The median over the rounds of one value; 0 of nothing.
+    pub fn median(&self, target: &str, load: &str, value: fn(&Cell) -> f64) -> f64 {
+        let values: Vec<f64> = self.cells_of(target, load).map(value).collect();
+        stats::median(&values).unwrap_or(0.0)
     }
 }
 
-/// A line a step, while the sweep runs.
-pub fn progress(round: u32, target: &Target, concurrency: u32, run: &Run) {
-    let cell = Cell::of(target, concurrency, run);
+/// A line while one waits.
+pub fn progress(line: &str) {
     #[expect(clippy::print_stderr, reason = "progress is for the person who waits")]
     {
-        eprintln!(
-            "round {round}  {concurrency:>3} in flight  {:<12} {:8.1} tok/s  {:7.1} each  \
-             ttft {:6.0} ms  {} failed",
-            target.name, cell.total, cell.each, cell.ttft_ms, cell.failures
-        );
+        eprintln!("{line}");
     }
 }
 
-/// A markdown table: medians over the rounds, total / each, and the spread of the totals.
-pub fn table(targets: &[Target], ladder: &[u32], cells: &[Cell], samples: &[Sample]) -> String {
-    let mut text = String::from("| in flight |");
-    for target in targets {
-        write!(text, " {} |", target.name).expect("a string takes all");
+/// What was asked for.
+pub fn show(text: &str) {
+    #[expect(clippy::print_stdout, reason = "the result is what was asked for")]
+    {
+        println!("{text}");
     }
-    text.push_str("\n|---|");
-    text.push_str(&"---|".repeat(targets.len()));
+}
+
+/// Two markdown tables: speeds, then times and what else went on.
+pub fn table(results: &Results) -> String {
+    let mut text = speeds(results);
     text.push('\n');
-    for &concurrency in ladder {
-        write!(text, "| {concurrency} |").expect("a string takes all");
-        for target in targets {
-            let here = |it: &&Cell| it.target == target.name && it.concurrency == concurrency;
-            let of = |value: fn(&Cell) -> f64| -> Vec<f64> {
-                cells.iter().filter(here).map(value).collect()
-            };
-            let totals = of(|it| it.total);
-            let total = stats::median(&totals).unwrap_or(0.0);
-            let each = stats::median(&of(|it| it.each)).unwrap_or(0.0);
-            let spread = stats::spread(&totals).unwrap_or(0.0) * 100.0;
-            write!(text, " {total:.0} / {each:.0} (±{spread:.0} %) |").expect("a string takes all");
-        }
-        text.push('\n');
-    }
-    let failed = samples.iter().filter(|it| it.outcome != Outcome::Done).count();
-    let differing = differing_texts(samples);
-    writeln!(
-        text,
-        "\nTotal tok/s / median tok/s of a request (half the quartile distance of the totals). \
-         {} requests, {failed} failed, {differing} prompts with differing texts.",
-        samples.len()
-    )
-    .expect("a string takes all");
+    details(&mut text, results).expect("a string takes all");
     text
 }
 
-/// Prompts whose finished texts are not all the same.
-pub fn differing_texts(samples: &[Sample]) -> usize {
-    let mut texts: BTreeMap<u32, &str> = BTreeMap::new();
-    let mut differing = std::collections::BTreeSet::new();
-    for sample in samples.iter().filter(|it| it.outcome == Outcome::Done) {
-        if *texts.entry(sample.prompt).or_insert(&sample.text) != sample.text {
-            differing.insert(sample.prompt);
+fn speeds(results: &Results) -> String {
+    let mut text = String::from("| load |");
+    results.targets.iter().for_each(|it| text.push_str(&format!(" {it} |")));
+    text.push_str("\n|---|");
+    text.push_str(&"---|".repeat(results.targets.len()));
+    for load in &results.loads {
+        text.push_str(&format!("\n| {load} |"));
+        for target in &results.targets {
+            let totals: Vec<f64> = results.cells_of(target, load).map(|it| it.total).collect();
+            let total = stats::median(&totals).unwrap_or(0.0);
+            let each = results.median(target, load, |it| it.each);
+            let spread = stats::spread(&totals).unwrap_or(0.0) * 100.0;
+            text.push_str(&format!(" {total:.0} / {each:.0} (±{spread:.0} %) |"));
         }
     }
-    differing.len()
+    let failed = results.samples.iter().filter(|it| it.outcome != Outcome::Done).count();
+    let texts = Texts::of(&results.samples);
+    text.push_str(&format!(
+        "\n\nTotal tok/s / median tok/s of a request (half the quartile distance of the totals). \
+         {} requests, {failed} failed. Texts: {} prompts were answered by several targets or in \
+         several rounds, {} of them differ.\n",
+        results.samples.len(),
+        texts.compared,
+        texts.differing
+    ));
+    text
 }
 
-pub fn show(table: &str) {
-    #[expect(clippy::print_stdout, reason = "the result is what was asked for")]
-    {
-        println!("{table}");
+fn details(text: &mut String, results: &Results) -> std::fmt::Result {
+    text.push_str(
+        "| load | target | first token ms p50 / p99 | ms a token p50 / p99 | good tok/s | tokens a \
+         round | shed / errors / broken | sent late ms p99 | client's cores |\n",
+    );
+    text.push_str("|---|---|---|---|---|---|---|---|---|");
+    for load in &results.loads {
+        for target in &results.targets {
+            let of = |value: fn(&Cell) -> f64| results.median(target, load, value);
+            let sum = |value: fn(&Cell) -> usize| -> usize {
+                results.cells_of(target, load).map(value).sum()
+            };
+            let optional = |value: fn(&Cell) -> Option<f64>| {
+                let values: Vec<f64> = results.cells_of(target, load).filter_map(value).collect();
+                stats::median(&values).map_or_else(|| "-".to_owned(), |it| format!("{it:.2}"))
+            };
+            write!(
+                text,
+                "\n| {load} | {target} | {:.0} / {:.0} | {:.1} / {:.1} | {:.0} | {} | {} / {} / {} \
+                 | {:.1} | {} |",
+                of(|it| it.ttft_ms),
+                of(|it| it.ttft_ms_p99),
+                of(|it| it.tpot_ms),
+                of(|it| it.tpot_ms_p99),
+                of(|it| it.good),
+                optional(|it| it.round_tokens),
+                sum(|it| it.shed),
+                sum(|it| it.errors),
+                sum(|it| it.broken),
+                of(|it| it.late_ms_p99),
+                optional(|it| it.client_cores),
+            )?;
+        }
+    }
+    text.push_str("\n\nLatency counts from when a request was due. Medians over the rounds.\n");
+    Ok(())
+}
+
+/// Whether equal prompts gave equal texts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Texts {
+    /// Prompts with more than one finished text.
+    pub compared: usize,
+    pub differing: usize,
+}
+
+impl Texts {
+    pub fn of(samples: &[Sample]) -> Self {
+        let mut texts: BTreeMap<u32, &str> = BTreeMap::new();
+        let (mut compared, mut differing) = (BTreeSet::new(), BTreeSet::new());
+        for sample in samples.iter().filter(|it| it.outcome == Outcome::Done) {
+            match texts.get(&sample.prompt) {
+                None => {
+                    texts.insert(sample.prompt, &sample.text);
+                }
+                Some(text) => {
+                    compared.insert(sample.prompt);
+                    if *text != sample.text {
+                        differing.insert(sample.prompt);
+                    }
+                }
+            }
+        }
+        Self { compared: compared.len(), differing: differing.len() }
     }
 }
 
-/// Writes the table and a JSON line for each request.
-pub fn keep(folder: &Path, table: &str, samples: &[Sample]) -> io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join("table.md"), table)?;
-    let mut lines = BufWriter::new(std::fs::File::create(folder.join("requests.jsonl"))?);
-    for sample in samples {
-        serde_json::to_writer(&mut lines, sample)?;
-        lines.write_all(b"\n")?;
-    }
-    lines.flush()
-}
+#[cfg(test)]
+pub(crate) mod tests;

@@ -103,7 +103,8 @@ fn parse_share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("{text:?} is not a share between 0 and 1"))
 }
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
+/// A number of seconds above 0.
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|it: &f64| it.is_finite() && 0.0 < *it);
     seconds.ok_or_else(|| format!("{text:?} is not a number of seconds above 0"))
 }

@@ -1,14 +1,23 @@
-//! Climbs a ladder of concurrencies against several targets in one run, round after round.
+//! Loads several targets in turns, round after round, and keeps what it saw.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::arrivals::Shape;
+use crate::cell::{Cell, Place, Promise};
 use crate::client::{Ask, Client, Target};
 use crate::clock::Clock;
+use crate::lengths::Lengths;
 use crate::load::Run;
 use crate::load::closed::Closed;
-use crate::prompts::{self, Set};
-use crate::report::{self, Cell};
-use crate::target;
+use crate::load::open::Open;
+use crate::machine::{self, Origin};
+use crate::prompts::{Prompts, Set};
+use crate::report::{self, Results};
+use crate::sample::Sample;
+use crate::{scrape, target};
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -16,77 +25,252 @@ pub struct Args {
     /// NAME=URL, or NAME=URL@ROLE to ask a router for a role; may be given several times.
     #[arg(long = "target", required = true, value_parser = target::parse)]
     pub targets: Vec<Target>,
-    /// Requests in flight, in the order measured.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16")]
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// How to load every target.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LoadArgs {
+    /// Closed loops: requests in flight, in the order measured
+    /// [default: 1,2,4,8,16 if there are no --arrivals]
+    #[arg(long, value_delimiter = ',')]
     pub concurrency: Vec<u32>,
-    /// How often the whole ladder is climbed.
+    /// An open loop: poisson:RATE, bursts:RATExSIZE, square:LOW-HIGH@HERTZ or trace:FILE; may be
+    /// given several times
+    #[arg(long)]
+    pub arrivals: Vec<Shape>,
+    /// How long requests come in an open loop.
+    #[arg(long, default_value_t = 30.0, value_parser = crate::simulate::parse_seconds)]
+    pub seconds: f64,
+    /// What this client keeps open at most in an open loop; beyond it, it sends late.
+    #[arg(long, default_value_t = 512)]
+    pub in_flight_max: usize,
+    /// How often everything is measured.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Requests of one step: this many times its concurrency, and at least `--requests-min`.
+    /// Requests of one closed step: this many times its concurrency, and at least `--requests-min`.
     #[arg(long, default_value_t = 3)]
     pub requests_each: u32,
     #[arg(long, default_value_t = 6)]
     pub requests_min: u32,
     #[arg(long, value_enum, default_value = "chat")]
     pub prompts: Set,
-    /// Tokens asked of each request.
-    #[arg(long, default_value_t = 128)]
-    pub tokens: u32,
+    /// A prompt a line, instead of a built-in set; a line may be a JSON string.
+    #[arg(long)]
+    pub prompts_file: Option<PathBuf>,
+    /// Tokens asked of each request: N, LOW-HIGH or tail:MEAN.
+    #[arg(long, default_value = "128")]
+    pub tokens: Lengths,
     #[arg(long, default_value_t = 0.0)]
     pub temperature: f64,
-    /// Go on past the model's own end, so that every request has the same length.
+    /// Go on past the model's own end, so that every request has the length it asked for.
     #[arg(long)]
     pub ignore_eos: bool,
-    #[arg(long, default_value = "default")]
-    pub model: String,
-    /// Folder for the raw lines and the table.
+    /// The model's name [default: the first that each target serves]
     #[arg(long)]
-    pub out: Option<PathBuf>,
+    pub model: Option<String>,
+    /// A request is good when its first token came within this many milliseconds
+    #[arg(long)]
+    pub slo_ttft_ms: Option<f64>,
+    /// and each further one took at most this many.
+    #[arg(long)]
+    pub slo_tpot_ms: Option<f64>,
+    /// Metrics pages of the engines, to tell tokens a round; may be given several times.
+    #[arg(long)]
+    pub metrics: Vec<String>,
+    /// Folder for raw lines, tables and pictures; `{date}` in it becomes the day.
+    #[arg(long)]
+    pub out: Option<String>,
     /// Allow targets that are not on this machine.
     #[arg(long)]
     pub allow_remote: bool,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// One kind of step.
+#[derive(Clone, Debug)]
+enum Load {
+    Closed(u32),
+    Open(Shape),
+}
+
+impl Load {
+    fn label(&self) -> String {
+        match self {
+            Self::Closed(concurrency) => concurrency.to_string(),
+            Self::Open(shape) => shape.to_string(),
+        }
+    }
+
+    fn at(&self) -> f64 {
+        match self {
+            Self::Closed(concurrency) => f64::from(*concurrency),
+            Self::Open(shape) => shape.rate_mean(),
+        }
+    }
 }
 
 /// Runs the sweep, prints its table and keeps its lines.
 pub async fn run(args: Args) -> Result<(), String> {
-    args.targets.iter().try_for_each(|it| target::check(it, args.allow_remote))?;
-    let client = Client::new(Clock::start());
-    let mut cells: Vec<Cell> = Vec::new();
-    let mut samples = Vec::new();
+    let results = measure(args.targets, &args.load).await?;
+    report::show(&report::table(&results));
+    keep(&results, &args.load)
+}
+
+/// Writes the folder, where one was asked for.
+pub fn keep(results: &Results, args: &LoadArgs) -> Result<(), String> {
+    let Some(folder) = &args.out else { return Ok(()) };
+    let folder = PathBuf::from(folder.replace("{date}", results.origin.day()));
+    report::folder::write(&folder, results)
+        .map_err(|error| format!("cannot write {}: {error}", folder.display()))
+}
+
+/// Measures every target under every load in every round.
+pub async fn measure(targets: Vec<Target>, args: &LoadArgs) -> Result<Results, String> {
+    let sweep = Sweep::new(targets, args).await?;
+    let steps = sweep.loads.len() * sweep.targets.len();
+    let bar = ProgressBar::new(u64::from(args.rounds) * steps as u64);
+    let form = "{wide_bar} {pos}/{len} steps, {eta} left";
+    bar.set_style(ProgressStyle::with_template(form).expect("the form above is one"));
+    let mut results = Results {
+        origin: Origin::now(),
+        targets: sweep.targets.iter().map(|it| it.name.clone()).collect(),
+        loads: sweep.loads.iter().map(Load::label).collect(),
+        cells: Vec::new(),
+        samples: Vec::new(),
+    };
+    bar.tick();
     for round in 0..args.rounds {
-        for &concurrency in &args.concurrency {
-            for target in &args.targets {
-                let done = step(&client, &args, target, concurrency).await;
-                report::progress(round, target, concurrency, &done);
-                cells.push(Cell::of(target, concurrency, &done));
-                samples.extend(done.samples.into_iter().map(|mut it| {
-                    it.round = round;
-                    it
-                }));
+        for load in 0..sweep.loads.len() {
+            for target in 0..sweep.targets.len() {
+                let (cell, samples) = sweep.step(round, load, target).await;
+                bar.suspend(|| report::progress(&cell.line()));
+                bar.inc(1);
+                results.cells.push(cell);
+                results.samples.extend(samples);
             }
         }
     }
-    let table = report::table(&args.targets, &args.concurrency, &cells, &samples);
-    report::show(&table);
-    if let Some(folder) = &args.out {
-        report::keep(folder, &table, &samples)
-            .map_err(|error| format!("cannot write {}: {error}", folder.display()))?;
-    }
-    Ok(())
+    bar.finish_and_clear();
+    Ok(results)
 }
 
-async fn step(client: &Client, args: &Args, target: &Target, concurrency: u32) -> Run {
-    let closed =
-        Closed { concurrency, requests: (concurrency * args.requests_each).max(args.requests_min) };
-    let target = Target { model: args.model.clone(), ..target.clone() };
-    let args = args.clone();
-    let ask = move |index| Ask {
-        prompt: index,
-        text: prompts::prompt(args.prompts, index),
-        tokens_max: args.tokens,
-        temperature: args.temperature,
-        seed: u64::from(index),
-        ignore_eos: args.ignore_eos,
-    };
-    closed.run(client, &target, ask).await
+struct Sweep<'a> {
+    client: Client,
+    targets: Vec<Target>,
+    loads: Vec<Load>,
+    prompts: Arc<Prompts>,
+    args: &'a LoadArgs,
+    /// Prompts of one step.
+    block: u32,
 }
+
+impl<'a> Sweep<'a> {
+    async fn new(mut targets: Vec<Target>, args: &'a LoadArgs) -> Result<Self, String> {
+        targets.iter().try_for_each(|it| target::check(it, args.allow_remote))?;
+        let client = Client::new(Clock::start());
+        for target in &mut targets {
+            target.model = match &args.model {
+                Some(model) => model.clone(),
+                None => client.model(target).await?,
+            };
+        }
+        let closed = args.concurrency.iter().filter(|it| 0 < **it).map(|it| Load::Closed(*it));
+        let loads: Vec<Load> =
+            closed.chain(args.arrivals.iter().cloned().map(Load::Open)).collect();
+        if loads.is_empty() {
+            return Err("neither --concurrency nor --arrivals names a load".to_owned());
+        }
+        let largest = loads.iter().map(|it| requests(it, args)).max().unwrap_or(0);
+        let prompts = Arc::new(Prompts::new(args.prompts, args.prompts_file.as_deref())?);
+        Ok(Self { client, targets, loads, prompts, args, block: largest })
+    }
+
+    async fn step(&self, round: u32, load: usize, target: usize) -> (Cell, Vec<Sample>) {
+        let of_metrics = || scrape::speculation(&self.client, &self.args.metrics);
+        let (before, cpu_before) = (of_metrics().await, machine::cpu_seconds());
+        let start_ms = self.client.clock().ms();
+        let run = self.load(round, load, target).await;
+        let seconds = (self.client.clock().ms() - start_ms) / 1e3;
+        let cpu = cpu_before.zip(machine::cpu_seconds());
+        let promise =
+            Promise { ttft_ms_max: self.args.slo_ttft_ms, tpot_ms_max: self.args.slo_tpot_ms };
+        let place = Place {
+            target: self.targets[target].name.clone(),
+            load: self.loads[load].label(),
+            at: self.loads[load].at(),
+            round,
+        };
+        let mut cell = Cell::of(place, &run, &promise);
+        cell.round_tokens = scrape::round_tokens(before, of_metrics().await);
+        cell.client_cores = cpu.map(|(before, after)| (after - before) / seconds.max(1e-3));
+        let samples = run.samples.into_iter().map(|it| Sample { round, ..it }).collect();
+        (cell, samples)
+    }
+
+    async fn load(&self, round: u32, load: usize, target: usize) -> Run {
+        let first = block(round, load, target, self.targets.len()).wrapping_mul(self.block);
+        let (prompts, args) = (Arc::clone(&self.prompts), self.args.clone());
+        let ask = move |index: u32| {
+            let prompt = first.wrapping_add(index);
+            Ask {
+                prompt,
+                text: prompts.text(prompt),
+                tokens_max: args.tokens.of(prompt),
+                temperature: args.temperature,
+                seed: u64::from(prompt),
+                ignore_eos: args.ignore_eos,
+            }
+        };
+        let target = &self.targets[target];
+        match &self.loads[load] {
+            Load::Closed(concurrency) => {
+                let requests = requests(&self.loads[load], self.args);
+                let closed = Closed { concurrency: *concurrency, requests };
+                closed.run(&self.client, target, ask).await
+            }
+            Load::Open(shape) => {
+                let open = Open {
+                    shape: shape.clone(),
+                    seconds: self.args.seconds,
+                    in_flight_max: self.args.in_flight_max.max(1),
+                    // Every target meets the same times.
+                    seed: self.args.seed.wrapping_add(u64::from(round)),
+                };
+                open.run(&self.client, target, ask).await
+            }
+        }
+    }
+}
+
+/// Requests of one step, or more than it will have.
+fn requests(load: &Load, args: &LoadArgs) -> u32 {
+    match load {
+        Load::Closed(concurrency) => {
+            concurrency.saturating_mul(args.requests_each).max(args.requests_min)
+        }
+        Load::Open(shape) => {
+            let expected = 2.0 * shape.rate_mean() * args.seconds + 100.0;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "above 0, and a cast saturates"
+            )]
+            let requests = expected as u32;
+            requests
+        }
+    }
+}
+
+/// Which block of prompts a step takes: in one round no two targets have the same, since they may
+/// share engines and with them cached prefixes; from round to round they change places, so that
+/// each text is seen from several targets.
+fn block(round: u32, load: usize, target: usize, targets: usize) -> u32 {
+    let turn = (target + usize::try_from(round).expect("32 bits fit")) % targets;
+    u32::try_from(load * targets + turn).expect("there are few steps")
+}
+
+#[cfg(test)]
+mod tests;
