@@ -13,7 +13,6 @@ pub mod screen;
 
 mod clock;
 mod doctor;
-mod pages;
 mod run_child;
 mod settings;
 mod status;
@@ -32,7 +31,6 @@ pub fn run(command: &Command) -> ExitCode {
         Command::Status(flags) => status::run(flags),
         Command::Config(settings) => settings::run(settings),
         Command::Units(units) => units::run(units),
-        Command::Pages(flags) => pages::run(flags),
         Command::RunChild(flags) => run_child::run(flags),
     }
 }

@@ -37,7 +37,7 @@ else:
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(503 if told == "mute" else 200)
-        body = b"crossover_router_mode{mode=\"speculative\"} 1\n"
+        body = b"" if told == "mute" else b"crossover_router_endpoint_up 2\n"
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

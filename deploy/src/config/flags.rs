@@ -29,9 +29,6 @@ pub enum Command {
     /// The systemd units
     #[command(subcommand)]
     Units(Units),
-    /// Write man page and shell completions, for packages
-    #[command(hide = true)]
-    Pages(Pages),
     /// Run a program that ends when this one's parent does
     #[command(hide = true)]
     RunChild(RunChild),
@@ -173,12 +170,6 @@ pub struct Install {
     /// Say what would be written, and write nothing
     #[arg(long)]
     pub dry_run: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct Pages {
-    /// Directory to write to
-    pub dir: PathBuf,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -96,6 +96,8 @@ fn spawn(launch: &Launch, front: &Path) -> Result<Child, String> {
         .args(["run-child", "--parent", &std::process::id().to_string(), "--"])
         .arg(&launch.program)
         .args(&launch.args)
+        // What they say goes to a file.
+        .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)

@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::plan::Plan;
 use crate::clock;
 use crate::config::{Up, reachable};
+use crate::exposition::Exposition;
 use crate::screen::Screen;
 
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -28,7 +29,7 @@ pub(super) async fn wait(config: &Up, plan: &Plan, screen: &mut Screen) -> Resul
     let mut waiting = vec![
         (plan.programs[0].name, format!("http://{}/health", reachable(at.speculative))),
         (plan.programs[1].name, format!("http://{}/health", reachable(at.throughput))),
-        (plan.programs[2].name, format!("http://{}/readyz", reachable(at.admin))),
+        (plan.programs[2].name, format!("http://{}/metrics", reachable(at.admin))),
     ];
     let client = client();
     let began = clock::now();
@@ -43,7 +44,12 @@ pub(super) async fn wait(config: &Up, plan: &Plan, screen: &mut Screen) -> Resul
         screen.status(&format!("waiting for: {names} ({seconds} s)"));
         let mut still = Vec::new();
         for (name, url) in waiting {
-            if says_yes(&client, &url).await {
+            let is_ready = if url.ends_with("/metrics") {
+                sees_both(&client, &url).await
+            } else {
+                says_yes(&client, &url).await
+            };
+            if is_ready {
                 let took = (clock::now() - began).as_secs_f64();
                 screen.line(&format!("the {name} is ready ({took:.1} s)"));
             } else {
@@ -56,6 +62,15 @@ pub(super) async fn wait(config: &Up, plan: &Plan, screen: &mut Screen) -> Resul
         }
     }
     Ok(())
+}
+
+/// The router is ready with one instance; a pair is up when it has seen both.
+async fn sees_both(client: &Client, url: &str) -> bool {
+    let answer = timeout(ANSWER_MAX, client.get(url).send()).await;
+    let Ok(Ok(answer)) = answer else { return false };
+    let text = timeout(ANSWER_MAX, answer.text()).await;
+    let Ok(Ok(text)) = text else { return false };
+    Exposition::parse(&text).sum("crossover_router_endpoint_up", &[]) == Some(2.0)
 }
 
 async fn says_yes(client: &Client, url: &str) -> bool {
