@@ -369,6 +369,43 @@ fn sockets_and_notices_of_a_supervisor() {
     assert!(TcpStream::connect(address).is_ok());
 }
 
+/// Clients that finish, leave at any point, or send nonsense; and then nothing of them is left.
+#[test]
+fn churn_leaves_no_descriptor_and_no_thread() {
+    let engine = Engine::start();
+    let router = Router::start(&file(&engine, "timeouts.pool_idle_ms = 100"));
+    let held = |it: &Router, what: &str| {
+        std::fs::read_dir(format!("/proc/{}/{what}", it.child.id())).unwrap().count()
+    };
+    let fine = "POST /v1/x HTTP/1.1\r\nhost: r\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+    let part = "POST /v1/x HTTP/1.1\r\nhost: r\r\ncontent-length: 100\r\n\r\npart";
+    let churn = |rounds: usize| {
+        for _ in 0..rounds {
+            assert!(exchange(&router.listen, fine).unwrap().contains("200 OK"));
+            drop(router.stream());
+            for text in ["", "POST /v1/x HT", part, "\0\r\n\r\n"] {
+                let mut client = TcpStream::connect(&router.listen).unwrap();
+                client.write_all(text.as_bytes()).unwrap();
+            }
+        }
+        router.until(|it| it.metric("connections 0") && it.metric("total_in_flight 0"));
+    };
+    churn(5);
+    // Probes come and go: the fewest of some looks are what stays.
+    let fewest = |what: &str| {
+        let looks = (0..20).map(|_| {
+            pause(10);
+            held(&router, what)
+        });
+        looks.min().unwrap()
+    };
+    router.until(|_| fewest("fd") < 30);
+    let before = [fewest("fd"), fewest("task")];
+    churn(60);
+    router.until(|_| fewest("fd") <= before[0] && fewest("task") <= before[1]);
+    engine.open_gate();
+}
+
 #[test]
 fn each_request_leaves_one_line() {
     let engine = Engine::start();

@@ -331,6 +331,22 @@ async fn nobody_at_the_address_is_not_somebody_who_is_slow() {
     rig.settled().await;
 }
 
+/// The name has an IPv6 address too on most machines, and nobody listens there.
+#[tokio::test]
+async fn a_name_with_several_addresses_is_reached_at_the_one_that_answers() {
+    let s = fine().await;
+    let port = s.address.port();
+    let endpoints = pair(&[&s]).replace(&s.address.to_string(), &format!("localhost:{port}"));
+    let text = format!("{BLIND}{SWITCH}[timeouts]\npool_idle_ms = 0\n{endpoints}");
+    let rig = Rig::start_with(config(&text), 1).await;
+    for _ in 0..6 {
+        let got = Raw::ask(rig.address(), post(CHAT, "", "{}")).await;
+        assert_eq!(got.status, 200);
+    }
+    assert_eq!(s.requests()[0].header("host"), Some(&*format!("localhost:{port}")));
+    rig.settled().await;
+}
+
 #[tokio::test]
 async fn a_request_may_name_its_role() {
     let (s, t) = (fine().await, fine().await);

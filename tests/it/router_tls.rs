@@ -72,10 +72,21 @@ async fn http2_without_tls_in_front_of_http1() {
             vec![Step::ReadBody, head, piece, Step::Wait(Duration::from_millis(20)), Step::Reset]
         }
         "/silent" => vec![Step::ReadBody, Step::Stall],
+        "/long" => {
+            let piece = || Step::Send(chunk(b"data: 1\n\n"));
+            let pause = || Step::Wait(Duration::from_millis(400));
+            let end = Step::Send(chunk(b""));
+            vec![Step::ReadBody, Step::Send(stream_head()), piece(), pause(), piece(), pause(), end]
+        }
         _ => vec![Step::ReadBody, Step::Send(ok("text/plain", b"ok"))],
     })
     .await;
     let rig = Rig::start(&format!("{PIN}{}", pair(&[&engine]))).await;
+    // Limits on heads and idle connections do not touch requests that run.
+    let mut config = rig.fleet.live().config.clone();
+    config.timeouts.client_header = Duration::from_millis(200);
+    config.timeouts.client_idle = Duration::from_millis(200);
+    rig.fleet.reload(config);
     let mut tasks = JoinSet::new();
     let stream = TcpStream::connect(rig.address()).await.unwrap();
     let mut sender = http2_over(stream, &mut tasks).await;
@@ -97,6 +108,8 @@ async fn http2_without_tls_in_front_of_http1() {
     let silent = tokio::time::timeout(Duration::from_millis(100), ask(&mut sender, "/silent", ""));
     assert!(silent.await.is_err());
     eventually("the engine is let go", || engine.left() == 1).await;
+    let long = ask(&mut sender, "/long", "{}").await;
+    assert_eq!(long.into_body().collect().await.unwrap().to_bytes().len(), 18);
     assert_eq!(ask(&mut sender, "/plain", "{}").await.status(), StatusCode::OK);
     rig.settled().await;
 }
