@@ -18,6 +18,7 @@ struct Attend {
   bf16* out;             // (rows, heads head_dim) in blocks
   float* parts;          // scratch of attend_few: chunks that wait to be merged
   u32* arrivals;         // scratch of attend_few, zero between launches
+  int block_rows;        // of out
   int group;             // query heads for each kv head
   int chunks_max;
   float scale_log2;      // log2(e) / sqrt(head_dim)
@@ -74,5 +75,5 @@ DEV void copy_keys(bf16* to, const Attend& p, const u32* pages, int kv_head, int
 template <int HEAD>
 DEV bf16* out_of(const Attend& p, int first, int kv_head, int packed, int at) {
   int row = first + packed / p.group, head = kv_head * p.group + packed % p.group;
-  return p.out + block_place(row, head * HEAD + at, p.rope.heads * HEAD);
+  return p.out + block_place(row, head * HEAD + at, p.block_rows);
 }

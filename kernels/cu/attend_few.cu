@@ -335,7 +335,7 @@ DEV void attend_few(const Attend& p) {
     }
   }
   wait_for_previous();
-  EARLY_START();
+  let_next_start();
   if (chunks <= blockIdx.x) return;
   turn_rows(s, p, span, kv_head, [&](int position) {
     return position / CHUNK % gridDim.x == blockIdx.x;
@@ -366,7 +366,6 @@ DEV void attend_few(const Attend& p) {
     key = next;
     stage = (stage + 1) % stages;
   }
-  LATE_START();
   if (alone) {
     store_all(p, total, span, kv_head);
     return;

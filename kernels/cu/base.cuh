@@ -33,10 +33,26 @@ DEV u32 pack_bf16(float low, float high) {
 }
 DEV bf16 to_bf16(float v) { return (bf16)pack_bf16(v, 0.0f); }
 
-// Activations lie in blocks of 8 rows x 8 columns, 128 bytes each, block after block along the
-// columns: what the tensor cores take in one go is then one line of the cache.
-DEV size_t block_place(int row, int column, int columns) {
-  return ((size_t)(row / 8) * (columns / 8) + column / 8) * 64 + row % 8 * 8 + column % 8;
+// Activations lie in blocks of 8 rows x 64 columns, 1,024 bytes: block after block along the rows,
+// then along the columns; a block is 8 lines of 8 rows x 8 columns, what the tensor cores take in
+// one go. So neighbouring rows, 64 columns of them, are one run of memory.
+DEV size_t block_place(int row, int column, int block_rows) {
+  return ((size_t)(column / 64) * block_rows + row / 8) * 512 + column % 64 / 8 * 64 +
+         row % 8 * 8 + column % 8;
+}
+DEV int block_rows_of(int rows) { return (rows + 7) / 8; }
+
+// Weights lie in tiles of 16 outputs x 16 inputs, 512 bytes, each in the order in which the lanes
+// of a warp hold it (see `mma`): 4 tiles along the inputs (a unit), then 8 along the outputs, then
+// on along the inputs. So 128 outputs x 64 inputs are one run of memory. Gives words.
+DEV size_t tile_place(int tile, int step, int units) {
+  return ((((size_t)(tile / 8) * units + step / 4) * 8 + tile % 8) * 4 + step % 4) * 128;
+}
+// The word of a matrix that holds element (output, 2 pair) and the next.
+DEV size_t weight_place(u32 output, int pair, int units) {
+  u32 within = pair % 8, lane = output % 8 * 4 + within % 4;
+  u32 part = output / 8 % 2 + within / 4 * 2;
+  return tile_place(output / 16, pair / 8, units) + lane * 4 + part;
 }
 
 DEV float exp2_fast(float v) {
@@ -60,14 +76,6 @@ DEV void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-
-#ifdef LATE
-#define EARLY_START()
-#define LATE_START() let_next_start()
-#else
-#define EARLY_START() let_next_start()
-#define LATE_START()
-#endif
 
 // ---- sums and maxima
 

@@ -4,7 +4,7 @@
 #include "rows.cuh"
 
 struct DraftInput {
-  const u32* table;       // embeddings, tiles as in matmul_few.cu
+  const u32* table;       // embeddings, in tiles
   const float* token_norm;   // (hidden)
   const float* state_norm;   // (hidden)
   const float* rows;      // (rows, hidden): states made in this step
@@ -26,10 +26,7 @@ DEV const float* state_of(const DraftInput& p, u32 source) {
 
 DEV float2 embedding(const DraftInput& p, u32 token, int pair) {
   if (token == NONE) return make_float2(0.0f, 0.0f);
-  u32 output = token % 16, step = pair / 8, within = pair % 8;
-  u32 lane = output % 8 * 4 + within % 4, part = output / 8 + within / 4 * 2;
-  const u32* tile = p.table + (size_t)(token / 16) * (p.hidden / 16) * 128;
-  u32 both = tile[(step * WARP + lane) * 4 + part];
+  u32 both = p.table[weight_place(token, pair, p.hidden / 64)];
   return make_float2(low_bf16(both), high_bf16(both));
 }
 
@@ -39,6 +36,7 @@ KERNEL draft_input(const DraftInput p) {
   wait_for_previous();
   let_next_start();
   const size_t row = blockIdx.x, at = row * p.hidden;
+  const int block_rows = block_rows_of(gridDim.x);
   const u32 token = p.tokens[row];
   const float* state = p.sources == 0 ? p.stream + at : state_of(p, p.sources[row]);
   float token_squares = 0.0f, state_squares = 0.0f;
@@ -53,12 +51,12 @@ KERNEL draft_input(const DraftInput p) {
   for (int pair = threadIdx.x; pair < p.hidden / 2; pair += blockDim.x) {
     float2 e = embedding(p, token, pair);
     float2 e_norm = ((const float2*)p.token_norm)[pair];
-    *(u32*)(p.out + block_place(row, pair * 2, 2 * p.hidden)) =
+    *(u32*)(p.out + block_place(row, pair * 2, block_rows)) =
         pack_bf16(e.x * token_scale * e_norm.x, e.y * token_scale * e_norm.y);
     float2 g = state == 0 ? make_float2(0.0f, 0.0f) : ((const float2*)state)[pair];
     float2 g_norm = ((const float2*)p.state_norm)[pair];
     float2 normed = make_float2(g.x * state_scale * g_norm.x, g.y * state_scale * g_norm.y);
-    *(u32*)(p.out + block_place(row, p.hidden + pair * 2, 2 * p.hidden)) =
+    *(u32*)(p.out + block_place(row, p.hidden + pair * 2, block_rows)) =
         pack_bf16(normed.x, normed.y);
     ((float2*)(p.stream + at))[pair] = p.keep_normed ? normed : g;
   }

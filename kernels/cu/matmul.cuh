@@ -4,7 +4,7 @@
 
 // One matrix product. The kernels take it by value; `ops/matmul.rs` has its twin.
 struct Matmul {
-  const void* weights;   // tiles, see matmul_few.cu
+  const u32* weights;    // tiles, see `tile_place`
   const bf16* x;         // (rows, inputs) in blocks
   float* out;            // (rows, outputs); PLAIN
   bf16* rounded;         // in blocks: GATED (rows, outputs / 2), RESIDUAL (rows, outputs)
@@ -19,9 +19,9 @@ struct Matmul {
   int tiles;             // of 16 outputs
   int slices;
   int captured_at;       // its first column
-  int captured_columns;
   int gated;             // for matmul_wide, which is told apart from what it is given
   float eps;
+  int early;             // matmul_few: whether the next kernel may start before the sums are made
 };
 
 // PLAIN:    out = sum * scale
@@ -29,8 +29,8 @@ struct Matmul {
 // RESIDUAL: stream += sum
 enum Epilogue { PLAIN, GATED, RESIDUAL };
 
-// First step of a slice of the sum over inputs: slices are cut between units of 4 steps.
-DEV int slice_start(int slice, int slices, int steps) { return steps / 4 * slice / slices * 4; }
+// First unit (64 inputs) of a slice of the sum over inputs.
+DEV int slice_start(int slice, int slices, int units) { return units * slice / slices; }
 
 // ---- RMSNorm, its weight folded into the matrix: the scale of a row multiplies the sum.
 
@@ -64,9 +64,9 @@ DEV void store_one(const Matmul& p, int output, int row, float sum) {
     sum = __fadd_rn(p.stream[at], sum);
     bf16 rounded = to_bf16(sum);
     p.stream[at] = sum;
-    p.rounded[block_place(row, output, p.outputs)] = rounded;
+    p.rounded[block_place(row, output, block_rows_of(p.rows))] = rounded;
     if (p.captured != 0) {
-      p.captured[block_place(row, p.captured_at + output, p.captured_columns)] = rounded;
+      p.captured[block_place(row, p.captured_at + output, block_rows_of(p.rows))] = rounded;
     }
   }
 }
@@ -80,9 +80,10 @@ DEV void store(const Matmul& p, int tile, int row, float4 sum, const float scale
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (EPILOGUE == GATED) {
-      int at = tile * 8 + threadIdx.x % WARP / 4, outputs = p.outputs / 2;
-      if (row + i < p.rows && at < outputs) {
-        p.rounded[block_place(row + i, at, outputs)] = to_bf16(gated(low[i], high[i]));
+      int at = tile * 8 + threadIdx.x % WARP / 4;
+      if (row + i < p.rows && at < p.outputs / 2) {
+        bf16 value = to_bf16(gated(low[i], high[i]));
+        p.rounded[block_place(row + i, at, block_rows_of(p.rows))] = value;
       }
     } else {
       store_one<EPILOGUE>(p, output, row + i, low[i]);

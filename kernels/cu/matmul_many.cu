@@ -6,28 +6,31 @@
 #include "matmul.cuh"
 
 #define ROWS 64
-#define STEPS 4     // tiles of 16 inputs that are copied together
-#define STAGES 3    // such copies under way
+#define STAGES 3    // units of x under way
 #define COLUMNS (ROWS / 8)
 
 typedef float Sums[2][COLUMNS][4];
 
-// x[row0.., inputs of steps step..] to shared memory: 8 blocks of 8 x 8 for each 8 rows.
-DEV void copy_x(bf16* to, const Matmul& p, int row0, int step, int end) {
-  for (int i = threadIdx.x; i < ROWS / 8 * STEPS * 16; i += 128) {
-    int block_row = row0 / 8 + i / (STEPS * 16), within = i % (STEPS * 16);
-    bool take = block_row * 8 < p.rows && step + within / 16 < end;
-    size_t from = take ? (size_t)block_row * (p.inputs * 8) + step * 128 + within * 8 : 0;
+// x[row0.., inputs of a unit] to shared memory: blocks of 8 rows x 64 inputs.
+DEV void copy_x(bf16* to, const Matmul& p, int row0, int unit, int end) {
+  const int block_rows = block_rows_of(p.rows);
+  for (int i = threadIdx.x; i < ROWS / 8 * 64; i += 128) {
+    int block_row = row0 / 8 + i / 64;
+    bool take = block_row < block_rows && unit < end;
+    size_t from = take ? ((size_t)unit * block_rows + block_row) * 512 + i % 64 * 8 : 0;
     copy_async(to + i * 8, p.x + from, take);
   }
 }
 
-DEV void load_a(uint4 (&a)[2], const uint4* const at[2], int step, int end) {
+// Half a unit of two tiles of weights.
+DEV void load_a(uint4 (&a)[2][2], const uint4* const at[2], int unit, int half, int end) {
 #pragma unroll
-  for (int m = 0; m < 2; ++m) {
-    a[m] = make_uint4(0, 0, 0, 0);
-    if (step < end) a[m] = load_weights(at[m] + (size_t)step * WARP);
-  }
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      a[i][m] = make_uint4(0, 0, 0, 0);
+      if (unit < end) a[i][m] = load_weights(at[m] + (size_t)unit * 1024 + (half * 2 + i) * WARP);
+    }
 }
 
 // Two steps: 32 inputs of two tiles of weights times all columns of x.
@@ -36,7 +39,7 @@ DEV void multiply(Sums& sums, const uint4 (&a)[2][2], const bf16* x, int half) {
 #pragma unroll
   for (int column = 0; column < COLUMNS; ++column) {
     u32 b[4];
-    load_tiles(b, x + column * (STEPS * 128) + half * 256 + lane * 8);
+    load_tiles(b, x + column * 512 + half * 256 + lane * 8);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -117,46 +120,46 @@ DEV void store_all(const Matmul& p, int tile, int row0, const Sums& sums) {
 // SPLIT: a block adds up one slice. Else it adds up all, one after the other.
 template <bool SPLIT, int EPILOGUE>
 DEV void matmul_many(const Matmul& p) {
-  __shared__ __align__(128) bf16 x[STAGES][ROWS * STEPS * 16];
+  __shared__ __align__(128) bf16 x[STAGES][ROWS * 64];
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const int row0 = blockIdx.x * ROWS, tile = blockIdx.y * 8 + warp * 2;
-  const int steps = p.inputs / 16;
-  const int start = SPLIT ? slice_start(blockIdx.z, gridDim.z, steps) : 0;
-  const int end = SPLIT ? slice_start(blockIdx.z + 1, gridDim.z, steps) : steps;
+  const int units = p.inputs / 64;
+  const int start = SPLIT ? slice_start(blockIdx.z, gridDim.z, units) : 0;
+  const int end = SPLIT ? slice_start(blockIdx.z + 1, gridDim.z, units) : units;
   const uint4* at[2];
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
-    at[m] = (const uint4*)p.weights + (size_t)min(tile + m, p.tiles - 1) * steps * WARP + lane;
+    size_t place = tile_place(min(tile + m, p.tiles - 1), 0, units);
+    at[m] = (const uint4*)(p.weights + place) + lane;
   }
   uint4 a[2][2][2];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) load_a(a[i / 2][i % 2], at, start + i, end);
+  for (int half = 0; half < 2; ++half) load_a(a[half], at, start, half, end);
   wait_for_previous();
-  let_next_start();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
-    copy_x(x[stage], p, row0, start + stage * STEPS, end);
+    copy_x(x[stage], p, row0, start + stage, end);
     copies_commit();
   }
   Sums sums = {}, totals = {};
   int slice = 1, stage = 0;
-  for (int step = start; step < end; step += STEPS) {
+  for (int unit = start; unit < end; ++unit) {
     copies_wait<STAGES - 2>();
     __syncthreads();
-    copy_x(x[(stage + STAGES - 1) % STAGES], p, row0, step + (STAGES - 1) * STEPS, end);
+    copy_x(x[(stage + STAGES - 1) % STAGES], p, row0, unit + STAGES - 1, end);
     copies_commit();
+    if (!SPLIT && unit == slice_start(slice, p.slices, units)) {
+      add_and_clear(totals, sums);
+      ++slice;
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!SPLIT && step + half * 2 == slice_start(slice, p.slices, steps)) {
-        add_and_clear(totals, sums);
-        ++slice;
-      }
       multiply(sums, a[half], x[stage], half);
-      load_a(a[half][0], at, step + STEPS + half * 2, end);
-      load_a(a[half][1], at, step + STEPS + half * 2 + 1, end);
+      load_a(a[half], at, unit + 1, half, end);
     }
     stage = (stage + 1) % STAGES;
   }
+  let_next_start();
   if (!SPLIT) add_and_clear(totals, sums);
   if (SPLIT && p.slices > 1 && !join_slices(p, sums)) return;
   store_all<EPILOGUE>(p, tile, row0, SPLIT ? sums : totals);
@@ -180,14 +183,17 @@ KERNEL norm_scales(const Matmul p, float* scales) {
   let_next_start();
   const int lane = threadIdx.x % WARP, row = blockIdx.x * 4 + threadIdx.x / WARP;
   if (row >= p.rows) return;
-  const int slice = lane / 4, steps = p.inputs / 16;
-  const u32* x = (const u32*)(p.x + block_place(row, 0, p.inputs)) + lane % 4;
+  const int slice = lane / 4, units = p.inputs / 64, block_rows = block_rows_of(p.rows);
+  const u32* x = (const u32*)(p.x + block_place(row, 0, block_rows)) + lane % 4;
   float squares = 0.0f;
   if (slice < p.slices) {
-    const int end = slice_start(slice + 1, p.slices, steps);
-#pragma unroll 4
-    for (int step = slice_start(slice, p.slices, steps); step < end; ++step) {
-      squares = add_squares(squares, x[step * 64], x[step * 64 + 32]);
+    const int end = slice_start(slice + 1, p.slices, units);
+    for (int unit = slice_start(slice, p.slices, units); unit < end; ++unit) {
+      const u32* at = x + (size_t)unit * block_rows * 256;
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        squares = add_squares(squares, at[step * 64], at[step * 64 + 32]);
+      }
     }
   }
   squares = sum_of_four(squares);

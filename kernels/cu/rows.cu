@@ -90,6 +90,13 @@ KERNEL lay_step(const Step p) {
   }
 }
 
+// Even in [0, 1): for pretended acceptance, the same in every run.
+DEV float chance(u32 lane, u32 position) {
+  u64 mixed = ((u64)lane << 32 | position) * 0x9e3779b97f4a7c15ull;
+  mixed = (mixed ^ mixed >> 31) * 0xbf58476d1ce4e5b9ull;
+  return (mixed >> 40) * 0x1p-24f;
+}
+
 // Keeps the drafts that equal the choice before them, and the one choice after them; moves the
 // lane on. choices: of each row that chooses. A thread takes an entry.
 KERNEL accept(const Step p, const u32* choices) {
@@ -104,7 +111,11 @@ KERNEL accept(const Step p, const u32* choices) {
   u32 kept = 0;
   if (entry.flags & CHOOSES) {
     const u32* chosen = choices + entry.choice;
-    while (kept < entry.drafts && p.tokens[last + 1 + kept] == chosen[kept]) ++kept;
+    auto keeps = [&](u32 at) {
+      if (p.simulated == 0) return p.tokens[last + 1 + at] == chosen[at];
+      return chance(entry.lane, start + at) < p.simulated[at];
+    };
+    while (kept < entry.drafts && keeps(kept)) ++kept;
     result[0] = kept + 1;
     for (u32 i = 0; i <= kept; ++i) result[1 + i] = chosen[i];
     p.lane_tokens[entry.lane] = chosen[kept];
@@ -116,14 +127,14 @@ KERNEL accept(const Step p, const u32* choices) {
 }
 
 // out[i, :] = x[rows[i], :], both in blocks; zeros for rows that are not there.
-// grid: choosers; block: 128.
-KERNEL gather_rows(const bf16* x, const u32* rows, bf16* out, int columns) {
+// `block_rows` are those of x. grid: choosers; block: 128.
+KERNEL gather_rows(const bf16* x, const u32* rows, bf16* out, int columns, int block_rows) {
   wait_for_previous();
   let_next_start();
   const u32 row = rows[blockIdx.x];
   for (int i = threadIdx.x; i < columns / 8; i += blockDim.x) {
     uint4 eight = make_uint4(0, 0, 0, 0);
-    if (row != NONE) eight = *(const uint4*)(x + block_place(row, i * 8, columns));
-    *(uint4*)(out + block_place(blockIdx.x, i * 8, columns)) = eight;
+    if (row != NONE) eight = *(const uint4*)(x + block_place(row, i * 8, block_rows));
+    *(uint4*)(out + block_place(blockIdx.x, i * 8, block_rows_of(gridDim.x))) = eight;
   }
 }

@@ -47,6 +47,7 @@ struct Step {
   u32* chain_sources;
   u32* ends;             // of each entry: its last row that stands
   u32* results;          // of each entry: number of tokens, tokens; `result_words` in all
+  const float* simulated;  // if not null: how likely the draft at each place is kept
   int entries_max;       // entries, rows and choosers beyond those of the inbox are laid out as
   int rows_max;          // not existing, up to these
   int choosers_max;

@@ -8,18 +8,23 @@ pub mod rope;
 pub mod rows;
 pub mod sample;
 
+/// Columns of a block of activations.
+const BLOCK_COLUMNS: usize = 64;
+
 /// Half of a float: what activations, keys and values are kept as.
 pub use half::bf16;
 
-/// Where (row, column) stands in a matrix of blocks of 8 rows x 8 columns, block after block along
-/// the columns: how activations lie on the device. A row count is rounded up to whole blocks.
-pub fn block_place(row: usize, column: usize, columns: usize) -> usize {
-    (row / 8 * (columns / 8) + column / 8) * 64 + row % 8 * 8 + column % 8
+/// Where (row, column) of `rows` rows stands in a matrix of blocks of 8 rows x 64 columns, block
+/// after block along the rows, then along the columns: how activations lie on the device. A block
+/// is 8 lines of 8 rows x 8 columns.
+pub fn block_place(row: usize, column: usize, rows: usize) -> usize {
+    let block = column / BLOCK_COLUMNS * rows.div_ceil(8) + row / 8;
+    block * 8 * BLOCK_COLUMNS + column % BLOCK_COLUMNS / 8 * 64 + row % 8 * 8 + column % 8
 }
 
-/// Values of a matrix of blocks.
+/// Values of a matrix of blocks: rows and columns are rounded up to whole ones.
 pub fn block_values(rows: usize, columns: usize) -> usize {
-    rows.next_multiple_of(8) * columns
+    rows.next_multiple_of(8) * columns.next_multiple_of(BLOCK_COLUMNS)
 }
 
 fn whole(count: usize) -> u32 {

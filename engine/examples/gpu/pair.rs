@@ -25,6 +25,7 @@ fn options(records: bool, lanes: u32) -> CudaOptions {
         rows_max: 2048,
         lanes,
         drafts_max: 5,
+        simulated: Vec::new(),
         records,
     }
 }

@@ -113,6 +113,7 @@ fn options() -> CudaOptions {
         rows_max: 4096,
         lanes: 256,
         drafts_max: 3,
+        simulated: vec![0.8, 0.75, 0.75],
         records: true,
     }
 }

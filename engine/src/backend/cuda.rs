@@ -49,6 +49,8 @@ pub struct CudaOptions {
     pub lanes: u32,
     /// Drafts of one entry, whoever makes them.
     pub drafts_max: u32,
+    /// How likely the draft at each place is kept, where that is only pretended; else empty.
+    pub simulated: Vec<f32>,
     /// Whether steps are recorded and replayed, or launched one by one.
     pub records: bool,
 }
@@ -111,6 +113,14 @@ pub fn kv_bytes_per_page(model: &ModelConfig, head: Option<&HeadConfig>) -> usiz
     let values = model.layers * Pages::page_values(model.kv_heads, model.head_dim);
     let tokens = PAGE_TOKENS * size_of::<u32>();
     values * size_of::<bf16>() + head.map_or(0, head::page_bytes) + tokens
+}
+
+fn step(device: &Device, sizes: StepSizes, rates: &[f32]) -> Result<Step, BackendError> {
+    let mut step = Step::new(device, sizes)?;
+    if !rates.is_empty() {
+        step.simulate(device, rates)?;
+    }
+    Ok(step)
 }
 
 impl CudaBackend {
@@ -182,7 +192,7 @@ impl CudaBackend {
             words_max,
         };
         let shape = shape(model, options, pages, held_max);
-        let step = Step::new(&device, step_sizes)?;
+        let step = step(&device, step_sizes, &options.simulated)?;
         let memory =
             Pages::new(&device, model.layers, pages as usize, model.kv_heads, model.head_dim)?;
         let outboxes = [(); 2].map(|()| Outboxes::new(&device, step.results.len(), choosers_max));
@@ -278,7 +288,8 @@ impl CudaBackend {
         target.run(Pass { device, scratch, step, rows, spans, pages, room, capture })?;
         let mut x = &room.x;
         if recorded.is_none() {
-            step.gather(device, extent.choosers, x, target.sizes.hidden, &mut self.chosen)?;
+            let of = (rows, target.sizes.hidden);
+            step.gather(device, extent.choosers, x, of, &mut self.chosen)?;
             x = &self.chosen;
         }
         if 0 < extent.choosers {

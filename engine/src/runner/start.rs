@@ -79,14 +79,17 @@ pub fn start(config: &Config) -> Result<Started, String> {
         about,
         page_tokens,
         inbox_max: (config.waiting_max + config.running_max) as usize,
-        simulated_acceptance: false,
+        simulated_acceptance: matches!(config.mode, Mode::Eagle3 { simulated: Some(_), .. }),
     })
 }
 
 fn read_head(config: &Config, loaded: &Loaded) -> Result<Option<Head>, String> {
     let Mode::Eagle3 { head, layers, simulated, .. } = &config.mode else { return Ok(None) };
+    if simulated.is_some() && matches!(config.device, Device::Cpu { .. }) {
+        return Err("--simulate-acceptance: drafts are kept by chance on a GPU only".to_owned());
+    }
     if simulated.is_some() {
-        return Err("--simulate-acceptance is not supported on this device".to_owned());
+        tracing::warn!("acceptance is simulated: the texts mean nothing");
     }
     let found = match config.load_format {
         LoadFormat::Auto => load_head(head, &loaded.model.config, layers.clone()),

@@ -117,7 +117,7 @@ fn paths_agree(
             report.same(&format!("{path:?} = many {}", case.name), &other, &many);
         }
         let outputs = case.matrix.outputs();
-        for rows in [1, 2, 8, 9, 16] {
+        for rows in [1, 2, 8, 9, 16, 17, 33, 64, 70, 130] {
             if rows <= case.rows {
                 let few = case.plain(device, scratch, Path::Few, 0..rows, norm)?;
                 let name = format!("few({rows}) = many {}", case.name);
@@ -144,9 +144,7 @@ fn ends(
     let x = device.upload(&blocked(&case.x, inputs))?;
     let before: Vec<f32> = Random::new(7).floats(sums.len(), 1.0);
     let mut paths = paths(device, case.matrix.slices());
-    if case.rows <= 16 {
-        paths.push(Path::Few);
-    }
+    paths.push(Path::Few);
     for path in paths {
         let name = format!("{path:?} {}", case.name);
         let rows = Rows { x: &x, rows: case.rows, norm: None };

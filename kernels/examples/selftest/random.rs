@@ -49,14 +49,15 @@ pub(crate) fn poison(len: usize) -> Vec<bf16> {
 
 /// Rows, rounded and in blocks; what fills the last block is not a number.
 pub(crate) fn blocked(values: &[f32], columns: usize) -> Vec<bf16> {
-    let mut out = poison(block_values(values.len() / columns, columns));
+    let rows = values.len() / columns;
+    let mut out = poison(block_values(rows, columns));
     for (i, &value) in values.iter().enumerate() {
-        out[block_place(i / columns, i % columns, columns)] = bf16::from_f32(value);
+        out[block_place(i / columns, i % columns, rows)] = bf16::from_f32(value);
     }
     out
 }
 
 /// Back to rows.
 pub(crate) fn unblocked(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    (0..rows * columns).map(|i| values[block_place(i / columns, i % columns, columns)]).collect()
+    (0..rows * columns).map(|i| values[block_place(i / columns, i % columns, rows)]).collect()
 }

@@ -3,8 +3,8 @@
 mod model;
 
 use kernels::cuda::{Device, DeviceError};
-use kernels::ops::bf16;
-use kernels::ops::matmul::{Matrix, Out, Rows, Scratch};
+use kernels::ops::matmul::{Matrix, Out, Path, Rows, Scratch, tile_words};
+use kernels::ops::{bf16, block_values};
 
 use crate::random::Random;
 
@@ -43,7 +43,7 @@ pub(crate) fn random_matrix(
         .map(|it| [it[0], it[1]].map(|it| u32::from(bf16::from_f32(it).to_bits())))
         .map(|[low, high]| low | high << 16)
         .collect();
-    let len = outputs.div_ceil(16) * 16 * inputs / 2;
+    let len = tile_words(outputs, inputs);
     let mut tiles = device.zeros::<u32>(len)?;
     for at in (0..len).step_by(words.len()) {
         let part = words.len().min(len - at);
@@ -92,7 +92,7 @@ const PRODUCTS: &[(&str, usize, usize)] = &[
     ("8B lm_head", 128_256, 4096),
 ];
 
-const ROWS: &[usize] = &[1, 8, 16, 17, 64, 128, 256, 1024, 4096];
+const ROWS: &[usize] = &[1, 8, 16, 32, 64, 128, 256, 1024, 4096];
 
 fn products(device: &Device) -> Result<(), DeviceError> {
     let rows_max = ROWS.iter().copied().max().unwrap_or(1);
@@ -106,16 +106,21 @@ fn products(device: &Device) -> Result<(), DeviceError> {
             .collect::<Result<_, _>>()?;
         let values = Random::new(6).floats(rows_max * inputs, 1.0);
         let x = device.upload(&crate::random::rounded(&values))?;
-        let mut sums = device.zeros::<f32>(16 * outputs)?;
-        let mut rounded = device.zeros::<bf16>(rows_max * outputs)?;
+        let mut rounded = device.zeros::<bf16>(block_values(rows_max, outputs / 2))?;
         let mut line = format!("{name:<13}");
         for &rows in ROWS {
             let path = matrices[0].path(&scratch, rows);
-            let us = median_us(device, copies.max(10), |at| {
-                let rows_of = Rows { x: &x, rows, norm: None };
-                let out = if rows <= 16 { Out::Plain(&mut sums) } else { Out::Gated(&mut rounded) };
-                matrices[at % copies].multiply_on(path, device, &mut scratch, rows_of, out)
-            })?;
+            let mut time = |path| {
+                median_us(device, copies.max(10), |at| {
+                    let rows_of = Rows { x: &x, rows, norm: Some(1e-5) };
+                    let out = Out::Gated(&mut rounded);
+                    matrices[at % copies].multiply_on(path, device, &mut scratch, rows_of, out)
+                })
+            };
+            let us = time(path)?;
+            if path != Path::Few && rows <= 256 {
+                line += &format!(" [few {:.1}]", time(Path::Few)?);
+            }
             line += &if rows < 256 {
                 format!(" {us:.1} ({:.0}%)", bytes as f64 / us / 1e6 / 4.28 * 100.0)
             } else {

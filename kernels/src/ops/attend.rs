@@ -58,10 +58,10 @@ struct Args {
     out: u64,
     parts: u64,
     arrivals: u64,
+    block_rows: u32,
     group: u32,
     chunks_max: u32,
     scale_log2: f32,
-    padding: u32,
 }
 
 /// One layer's attention.
@@ -91,10 +91,10 @@ impl Attention<'_> {
             out: self.out.write(),
             parts: 0,
             arrivals: 0,
+            block_rows: whole(self.places.rows.div_ceil(8)),
             group: whole(self.group()),
             chunks_max: whole((step.sizes.pages_max * PAGE_TOKENS).div_ceil(CHUNK)),
             scale_log2: std::f32::consts::LOG2_E / (dim as f32).sqrt(),
-            padding: 0,
         }
     }
 

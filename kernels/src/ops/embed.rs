@@ -21,9 +21,9 @@ pub fn launch(
     assert!(rows <= tokens.len(), "a token for each row");
     assert!(rows * hidden <= stream.len(), "a place for each value");
     assert!(block_values(rows, hidden) <= rounded.len(), "and rounded");
-    let (captured, at, columns) = match captured {
-        Some(mut it) => (it.address(rows, hidden), it.at, it.columns),
-        None => (0, 0, 0),
+    let (captured, at) = match captured {
+        Some(mut it) => (it.address(rows, hidden), it.at),
+        None => (0, 0),
     };
     let args = [
         Arg::Address(table.tiles()),
@@ -33,7 +33,6 @@ pub fn launch(
         Arg::Address(captured),
         Arg::U32(whole(hidden)),
         Arg::U32(whole(at)),
-        Arg::U32(whole(columns)),
     ];
     device.launch("embed", Grid::new(whole(rows), 128), &args)
 }

@@ -14,20 +14,26 @@ mod path;
 
 /// Inputs and outputs of a tile.
 const TILE: usize = 16;
+/// Tiles of a run of memory, along the outputs and along the inputs.
+const TILES: usize = BLOCK_OUTPUTS / TILE;
+const STEPS: usize = UNIT / TILE;
 /// 32-bit words of a tile.
 const TILE_WORDS: usize = TILE * TILE / 2;
-/// Rows up to which weights are read for all of them at once.
+/// Rows that read weights at once, at most; and rows up to which that is always best.
+const FEW_MAX: usize = 64;
 const FEW: usize = 16;
+/// Bytes of a matrix after which the next kernel's first loads would be in the way.
+const EARLY_BYTES_MAX: u64 = 16 << 20;
 /// Outputs of a block of the kernels for many rows, and rows of the plain one.
 const BLOCK_OUTPUTS: usize = 128;
 const BLOCK_ROWS: usize = 64;
 /// Rows of a block whose slices can be cut.
 const CUT_ROWS: usize = 128;
-/// Inputs between which slices are cut.
+/// Inputs between which slices are cut; 128 outputs of them are one run of memory.
 const UNIT: usize = 64;
 
 /// A matrix on the device, in tiles of 16 outputs x 16 inputs, each in the order in which the
-/// lanes of a warp hold it (PTX manual, `mma.m16n8k16`).
+/// lanes of a warp hold it (PTX manual, `mma.m16n8k16`); see `tile_place` in `cu/base.cuh`.
 #[derive(Debug)]
 pub struct Matrix {
     tiles: Buffer<u32>,
@@ -42,7 +48,14 @@ fn place(inputs: usize, output: usize, input: usize) -> (usize, usize) {
     let (step, column) = (input / TILE, input % TILE);
     let lane = row % 8 * 4 + column % 8 / 2;
     let part = row / 8 + column / 8 * 2;
-    (((tile * (inputs / TILE) + step) * 32 + lane) * 4 + part, column % 2)
+    let unit = tile / TILES * (inputs / UNIT) + step / STEPS;
+    let tile = (unit * TILES + tile % TILES) * STEPS + step % STEPS;
+    (tile * TILE_WORDS + lane * 4 + part, column % 2)
+}
+
+/// Words of a matrix: outputs are rounded up to whole blocks.
+pub fn tile_words(outputs: usize, inputs: usize) -> usize {
+    outputs.next_multiple_of(BLOCK_OUTPUTS) * inputs / 2
 }
 
 /// Tiles of a matrix whose row `n` is written by `row(n, _)`; each is rounded to bf16.
@@ -50,7 +63,7 @@ fn place(inputs: usize, output: usize, input: usize) -> (usize, usize) {
 /// `inputs` must be a multiple of 64.
 pub fn pack(outputs: usize, inputs: usize, mut row: impl FnMut(usize, &mut [f32])) -> Vec<u32> {
     assert!(inputs.is_multiple_of(UNIT), "inputs come in units of 64");
-    let mut words = vec![0_u32; outputs.div_ceil(TILE) * (inputs / TILE) * TILE_WORDS];
+    let mut words = vec![0_u32; tile_words(outputs, inputs)];
     let mut values = vec![0.0; inputs];
     for output in 0..outputs {
         row(output, &mut values);
@@ -91,9 +104,8 @@ impl Matrix {
 
     /// Takes tiles that are on the device already.
     pub fn from_tiles(tiles: Buffer<u32>, outputs: usize, inputs: usize) -> Self {
-        let words = outputs.div_ceil(TILE) * (inputs / TILE) * TILE_WORDS;
         assert!(inputs.is_multiple_of(UNIT), "inputs come in units of 64");
-        assert_eq!(tiles.len(), words, "the tiles are of this matrix");
+        assert_eq!(tiles.len(), tile_words(outputs, inputs), "the tiles are of this matrix");
         Self { tiles, outputs, inputs, slices: slices(outputs, inputs) }
     }
 
@@ -138,7 +150,7 @@ impl Scratch {
         let blocks_min = device.facts().multiprocessors as usize;
         Ok(Self {
             sums: device.zeros(blocks_min * 8 * CUT_ROWS * BLOCK_OUTPUTS)?,
-            arrivals: device.zeros(blocks_min)?,
+            arrivals: device.zeros(2 * blocks_min)?,
             scales: device.zeros(rows_max)?,
             blocks_min,
             hopper: device.facts().capability == (9, 0),
@@ -172,7 +184,6 @@ pub struct Captured<'a> {
 impl Captured<'_> {
     pub(super) fn address(&mut self, rows: usize, width: usize) -> u64 {
         assert!(self.at + width <= self.columns, "the columns are in the row");
-        assert!(self.at.is_multiple_of(8) && self.columns.is_multiple_of(8), "blocks are whole");
         assert!(block_values(rows, self.columns) <= self.to.len(), "a place for each row");
         self.to.write()
     }
@@ -197,9 +208,9 @@ struct Args {
     tiles: u32,
     slices: u32,
     captured_at: u32,
-    captured_columns: u32,
     gated: u32,
     eps: f32,
+    early: u32,
     padding: u32,
 }
 
@@ -239,14 +250,18 @@ impl Matrix {
         args.x = x.read();
         args.eps = norm.unwrap_or(0.0);
         if path == Path::Few {
-            assert!(rows <= FEW, "the path for few rows");
-            let columns = if rows <= 8 { 8 } else { 16 };
+            args.early = u32::from(self.bytes() <= EARLY_BYTES_MAX);
+            let columns = rows.next_power_of_two().clamp(8, FEW_MAX);
             let norm = if norm.is_some() { "norm_" } else { "" };
-            let together = self.tiles_together(scratch);
-            let tiles = self.outputs.div_ceil(TILE).div_ceil(together);
-            let blocks = tiles.div_ceil(8 / self.slices);
-            let kernel = format!("matmul_few{columns}x{together}_{norm}{end}");
-            return device.launch(&kernel, Grid::new(whole(blocks), 256), &[Arg::value(&args)]);
+            let tiles = self.outputs.div_ceil(TILE);
+            // Two tiles a warp halve what is read of x, where blocks enough are left.
+            let pairs = columns == 16 && 2 * scratch.blocks_min <= tiles * self.slices / 8;
+            let (together, suffix) = if pairs { (2, "x2") } else { (1, "") };
+            let mut grid = Grid::new(1, 256);
+            let blocks = tiles.div_ceil(together).div_ceil(8 / self.slices);
+            grid.blocks = (whole(blocks), whole(rows.div_ceil(columns)), 1);
+            let kernel = format!("matmul_few{columns}{suffix}_{norm}{end}");
+            return device.launch(&kernel, grid, &[Arg::value(&args)]);
         }
         if norm.is_some() {
             assert!(rows <= scratch.scales.len(), "a scale for each row");
@@ -282,18 +297,17 @@ impl Matrix {
         };
         if let Blocks::Wide(width) = blocks {
             assert!(scratch.hopper, "wide blocks are Hopper's");
-            grid.threads = 256;
-            let stages = if width == 256 { 5 } else { 6 };
-            grid.shared_bytes = whole(stages * width * UNIT * size_of::<bf16>() + 256);
+            grid.threads = 384;
+            let stages = match width {
+                64 if matches!(path, Path::Whole(_)) && 1 < self.slices => 8,
+                128 => 6,
+                192 => 5,
+                _ => 4,
+            };
+            let stage = (BLOCK_OUTPUTS + width) * UNIT * size_of::<bf16>();
+            grid.shared_bytes = whole(stages * stage + 256);
         }
         device.launch(&kernel, grid, &[Arg::value(&args)])
-    }
-
-    /// Tiles that a warp takes at once, which halves what is read of x, where that leaves a block
-    /// for each multiprocessor.
-    fn tiles_together(&self, scratch: &Scratch) -> usize {
-        let blocks = self.outputs.div_ceil(TILE) * self.slices / 8;
-        if 2 * scratch.blocks_min <= blocks { 2 } else { 1 }
     }
 
     /// The name of what comes at the end, and all arguments that do not depend on the path.
@@ -321,7 +335,6 @@ impl Matrix {
                 if let Some(mut captured) = captured {
                     args.captured = captured.address(rows, self.outputs);
                     args.captured_at = whole(captured.at);
-                    args.captured_columns = whole(captured.columns);
                 }
                 "residual"
             }

@@ -88,6 +88,8 @@ pub struct Step {
     ends: Buffer<u32>,
     /// Of each entry: number of tokens, then tokens, `result_words()` in all.
     pub results: Buffer<u32>,
+    /// How likely the draft at each place is kept, where that is only pretended.
+    simulated: Option<Buffer<f32>>,
 }
 
 /// The twin of `Step` in `cu/rows.cuh`.
@@ -113,6 +115,7 @@ pub(super) struct StepArgs {
     chain_sources: u64,
     ends: u64,
     results: u64,
+    simulated: u64,
     entries_max: u32,
     rows_max: u32,
     choosers_max: u32,
@@ -155,7 +158,17 @@ impl Step {
             chain_spans: device.upload(&identity)?,
             ends: device.zeros(lanes)?,
             results: device.zeros(lanes * (2 + sizes.drafts_max))?,
+            simulated: None,
         })
+    }
+
+    /// Drafts are kept by chance from now on: with the probability that `rates` has for their
+    /// place, and never beyond. For speed tests only.
+    pub fn simulate(&mut self, device: &Device, rates: &[f32]) -> Result<(), DeviceError> {
+        let mut rates = rates.to_vec();
+        rates.resize(self.sizes.drafts_max.max(1), 0.0);
+        self.simulated = Some(device.upload(&rates)?);
+        Ok(())
     }
 
     pub fn result_words(&self) -> usize {
@@ -187,6 +200,7 @@ impl Step {
             chain_sources: self.chain_sources.write(),
             ends: self.ends.write(),
             results: self.results.write(),
+            simulated: self.simulated.as_ref().map_or(0, Buffer::read),
             entries_max: whole(entries),
             rows_max: whole(rows),
             choosers_max: whole(choosers),
@@ -218,22 +232,25 @@ impl Step {
         device.launch("accept", grid, &[Arg::value(&args), Arg::Address(choices.read())])
     }
 
-    /// `out[i, :] = x[chooser_rows[i], :]`, (rows, columns) in blocks; zeros where there is no row.
+    /// `out[i, :] = x[chooser_rows[i], :]`, in blocks; zeros where there is no row. x: (rows,
+    /// columns).
     pub fn gather(
         &self,
         device: &Device,
         choosers: usize,
         x: &Buffer<bf16>,
-        columns: usize,
+        (rows, columns): (usize, usize),
         out: &mut Buffer<bf16>,
     ) -> Result<(), DeviceError> {
         assert!(block_values(choosers, columns) <= out.len(), "a place for each row");
+        assert!(block_values(rows, columns) <= x.len(), "the rows are there");
         assert!(choosers <= self.chooser_rows.len(), "no more than there are");
         let args = [
             Arg::Address(x.read()),
             Arg::Address(self.chooser_rows.read()),
             Arg::Address(out.write()),
             Arg::U32(whole(columns)),
+            Arg::U32(whole(rows.div_ceil(8))),
         ];
         device.launch("gather_rows", Grid::new(whole(choosers), 128), &args)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kernels::cuda::{Buffer, Device};
 use kernels::ops::bf16;
-use kernels::ops::matmul::{Matrix, gated_row, pack};
+use kernels::ops::matmul::{Matrix, gated_row, pack, tile_words};
 use kernels::quant::dequantize;
 
 use crate::backend::BackendError;
@@ -107,7 +107,7 @@ impl Source<'_> {
         let scale = 2.0 * (3.0 / inputs as f32).sqrt();
         let mut value = || u32::from(bf16::from_f32((rng.f32() - 0.5) * scale).to_bits());
         let words: Vec<u32> = (0..RANDOM_WORDS).map(|_| value() | value() << 16).collect();
-        let len = outputs.next_multiple_of(16) * inputs / 2;
+        let len = tile_words(outputs, inputs);
         let mut tiles = self.device.zeros(len)?;
         for at in (0..len).step_by(RANDOM_WORDS) {
             self.device.write(&mut tiles, at, &words[..RANDOM_WORDS.min(len - at)])?;

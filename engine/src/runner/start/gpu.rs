@@ -37,6 +37,7 @@ pub(super) fn backend(
         rows_max: config.rows_max,
         lanes: config.running_max,
         drafts_max,
+        simulated: simulated(&config.mode),
         records: true,
     };
     let start = clock::now();
@@ -72,6 +73,18 @@ pub(super) fn backend(
     );
     let fits = shape.pages.saturating_mul(shape.page_tokens);
     Ok((Box::new(backend), context_max.min(fits)))
+}
+
+/// The rates of drafts that are kept by chance only.
+fn simulated(mode: &Mode) -> Vec<f32> {
+    match mode {
+        Mode::Eagle3 { simulated: Some(rates), .. } =>
+        {
+            #[expect(clippy::cast_possible_truncation, reason = "a probability need not be exact")]
+            rates.iter().map(|it| *it as f32).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Every depth that a request may get, none among them.

@@ -1,11 +1,15 @@
 //! Which kernel computes a product, for a matrix and a number of rows.
 
-use super::{BLOCK_OUTPUTS, BLOCK_ROWS, FEW, Matrix, Scratch};
+use super::{BLOCK_OUTPUTS, BLOCK_ROWS, FEW, FEW_MAX, Matrix, Scratch, TILE};
+
+/// What may be read of x, for each 16 outputs, and of weights, for each 64 rows, before wider
+/// blocks are better.
+const FEW_BYTES_MAX: usize = 24 << 20;
 
 /// How a product is computed. The result is the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Path {
-    /// All rows beside each other, at most 16.
+    /// Up to 64 rows beside each other.
     Few,
     /// Blocks of so many rows that add up all slices.
     Whole(Blocks),
@@ -34,12 +38,17 @@ impl Blocks {
 impl Matrix {
     /// The path that is fastest for a number of rows.
     pub fn path(&self, scratch: &Scratch, rows: usize) -> Path {
-        if rows <= FEW {
+        let width = rows.next_power_of_two().min(FEW_MAX);
+        let rows_read = self.outputs.div_ceil(TILE) * width + self.outputs;
+        let bytes = rows.div_ceil(width) * rows_read * self.inputs * 2;
+        if rows <= FEW || bytes <= FEW_BYTES_MAX {
             return Path::Few;
         }
         let cut = |blocks: Blocks| {
             let count = rows.div_ceil(blocks.rows()) * self.outputs.div_ceil(BLOCK_OUTPUTS);
-            let enough = scratch.blocks_min * 3 / 4;
+            // Of the narrow wide ones two fit a multiprocessor.
+            let fit = if blocks == Blocks::Wide(64) { 2 } else { 1 };
+            let enough = scratch.blocks_min * fit * 2 / 3;
             let parts = [1, 2, 4].into_iter().find(|it| enough <= count * it).unwrap_or(8);
             (count, parts.min(self.slices))
         };

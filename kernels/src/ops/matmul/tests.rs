@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn every_element_has_its_own_place() {
     let (outputs, inputs) = (40_usize, 64);
-    let mut seen = vec![false; outputs.div_ceil(TILE) * TILE * inputs];
+    let mut seen = vec![false; 2 * tile_words(outputs, inputs)];
     for output in 0..outputs {
         for input in 0..inputs {
             let (word, half) = place(inputs, output, input);
@@ -16,15 +16,22 @@ fn every_element_has_its_own_place() {
 /// columns 0, 1 and 8, 9.
 #[test]
 fn a_lane_holds_what_the_instruction_wants() {
-    assert_eq!(place(32, 0, 0), (0, 0));
-    assert_eq!(place(32, 0, 1), (0, 1));
-    assert_eq!(place(32, 8, 0), (1, 0));
-    assert_eq!(place(32, 0, 8), (2, 0));
-    assert_eq!(place(32, 8, 9), (3, 1));
-    assert_eq!(place(32, 0, 2), (4, 0));
-    assert_eq!(place(32, 1, 0), (16, 0));
-    assert_eq!(place(32, 0, 16), (128, 0));
-    assert_eq!(place(32, 16, 0), (256, 0));
+    assert_eq!(place(128, 0, 0), (0, 0));
+    assert_eq!(place(128, 0, 1), (0, 1));
+    assert_eq!(place(128, 8, 0), (1, 0));
+    assert_eq!(place(128, 0, 8), (2, 0));
+    assert_eq!(place(128, 8, 9), (3, 1));
+    assert_eq!(place(128, 0, 2), (4, 0));
+    assert_eq!(place(128, 1, 0), (16, 0));
+}
+
+/// Four tiles along the inputs, eight along the outputs, then on along the inputs.
+#[test]
+fn tiles_of_a_unit_are_one_run() {
+    assert_eq!(place(128, 0, 16), (128, 0));
+    assert_eq!(place(128, 16, 0), (512, 0));
+    assert_eq!(place(128, 0, 64), (4096, 0));
+    assert_eq!(place(128, 128, 0), (8192, 0));
 }
 
 #[test]
