@@ -14,7 +14,7 @@ stage() {
   local name=$1
   shift
   local start=$SECONDS
-  "$@" >"$out/$name.txt" 2>&1
+  timeout "${STAGE_SECONDS_MAX:-200}" "$@" >"$out/$name.txt" 2>&1
   say "$name: exit $? in $((SECONDS - start)) s"
 }
 
