@@ -22,8 +22,10 @@ mod words;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// A path, or the id of a repository in `hub_cache`; so is the draft head's.
     pub model: PathBuf,
     pub load_format: LoadFormat,
+    pub hub_cache: PathBuf,
     pub mode: Mode,
     pub device: Device,
     pub activations: Activations,
@@ -195,6 +197,7 @@ impl Config {
         let config = Self {
             model: model.into(),
             load_format,
+            hub_cache: raw.hub_cache.map_or_else(raw::hub_cache, |it| it.0.into()),
             mode,
             device,
             activations: judge.parsed("activations", raw.activations, "int8", activations),

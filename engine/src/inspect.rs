@@ -3,16 +3,18 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::config::size;
-use crate::model::{Head, Loaded, LoadedHead, Model, Rope, load, load_head, load_model};
+use crate::config::{raw, size};
+use crate::model::{Head, Loaded, LoadedHead, Model, Rope, hub, load, load_head, load_model};
 
 /// What stands at `path`; a head is read for the model at `model`. The error is one line.
 pub fn inspect(path: &Path, model: Option<&Path>) -> Result<String, String> {
+    let cache = raw::hub_cache();
+    let path = hub::resolve(path, &cache)?;
     let Some(model) = model else {
-        return load(path).map(|it| of_model(&it)).map_err(|error| error.to_string());
+        return load(&path).map(|it| of_model(&it)).map_err(|error| error.to_string());
     };
-    let target = load_model(model).map_err(|error| error.to_string())?;
-    let head = load_head(path, &target.config, None).map_err(|error| error.to_string())?;
+    let target = load_model(&hub::resolve(model, &cache)?).map_err(|error| error.to_string())?;
+    let head = load_head(&path, &target.config, None).map_err(|error| error.to_string())?;
     Ok(of_head(&head))
 }
 

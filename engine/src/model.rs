@@ -19,6 +19,7 @@ pub(crate) mod gguf;
 mod head;
 mod hf_config;
 mod hf_text;
+pub mod hub;
 mod load;
 mod rope;
 mod shapes;

@@ -10,6 +10,7 @@ use engine::backend::cpu::{CpuBackend, CpuOptions};
 use engine::batch::ids::{PageId, SeqId, TokenId};
 use engine::batch::plan::{Entry, StepChoices, StepPlan};
 use engine::batch::sampling::Sampling;
+use engine::inspect::inspect;
 use engine::model::{Loaded, Model, load};
 use kernels::cpu::Activations;
 use serde_json::{Value, json};
@@ -137,6 +138,25 @@ fn qwen2_with_biases() {
 #[test]
 fn qwen3_with_norms_on_queries_and_keys() {
     check("qwen3");
+}
+
+#[test]
+fn inspect_says_what_was_understood() {
+    let check = |said: String, parts: &[&str]| {
+        for part in parts {
+            assert!(said.contains(part), "{part:?} is missing in\n{said}");
+        }
+    };
+    let model = |name: &str| inspect(&folder(name), None).unwrap();
+    check(model("qwen3"), &["tied embedding, query and key norms", "vocabulary        320"]);
+    check(model("qwen2"), &["query, key and value biases", "4 of 16, keys and values 2"]);
+    check(model("llama"), &["own lm_head", "ends of text      1 \"<|im_end|>\"", "bf16"]);
+    check(model("llama3-rope"), &["theta 500000, scaled"]);
+    let target = deploy::fetch::default_model(&mut |_| ()).unwrap();
+    let head = inspect(&deploy::head::shipped().unwrap(), Some(&target)).unwrap();
+    check(head, &["inputs of [2, 15, 27]", "its own", "residual"]);
+    let error = inspect(Path::new("no-such-owner/no-such-model"), None).unwrap_err();
+    assert!(error.contains("hf download no-such-owner/no-such-model"), "{error}");
 }
 
 /// The reference tells arithmetics apart: with another one, some choice is another.

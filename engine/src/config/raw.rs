@@ -31,7 +31,7 @@ pub struct Line {
 pub enum Command {
     /// Print what is understood of a model or of a draft head, and stop
     Inspect {
-        /// A GGUF file, a directory of safetensors, or a directory of a draft head
+        /// A GGUF file, a directory of safetensors or of a draft head, or the id of either
         path: PathBuf,
         /// The model that a draft head belongs to
         #[arg(long, value_name = "PATH")]
@@ -102,15 +102,19 @@ macro_rules! flags {
 }
 
 flags! {
-    /// The model: a GGUF file, or a directory of safetensors with config.json and tokenizer.json
+    /// The model: a GGUF file, a directory of safetensors with config.json and tokenizer.json, or
+    /// the id of a Hugging Face repository that was fetched before
     model: "PATH",
     /// Where weights come from: auto (the files), or dummy (by chance, in the sizes of
     /// config.json), for speed tests on a GPU [default: auto]
     load_format: "FORMAT",
     /// How tokens are made: baseline, eagle3 (needs --draft) or ngram [default: baseline]
     mode: "MODE",
-    /// Directory of the EAGLE-3 draft head
+    /// Directory of the EAGLE-3 draft head, or its id as with --model
     draft: "DIR",
+    /// Where repositories that were fetched are kept [default: HF_HUB_CACHE, HF_HOME/hub, or
+    /// ~/.cache/huggingface/hub]
+    hub_cache: "DIR",
     /// Drafts a sequence may get in one step, 0 to 16 [default: 3 with eagle3, 4 with ngram]
     draft_max: "K",
     /// Draft only while at most this many requests are decoding; `auto` takes the depths from the
@@ -172,6 +176,15 @@ flags! {
 pub fn cache_home() -> Option<PathBuf> {
     let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
     set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|it| it.join(".cache")))
+}
+
+/// Where the hub's own tools keep what they fetch, as far as the environment says.
+pub fn hub_cache() -> PathBuf {
+    let named = |name: &str| env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
+    named("HF_HUB_CACHE")
+        .or_else(|| named("HF_HOME").map(|it| it.join("hub")))
+        .or_else(|| cache_home().map(|it| it.join("huggingface/hub")))
+        .unwrap_or_default()
 }
 
 impl Raw {

@@ -12,6 +12,7 @@ impl fmt::Display for Config {
         if self.load_format == LoadFormat::Dummy {
             writeln!(f, "load-format = \"dummy\"")?;
         }
+        writeln!(f, "hub-cache = {:?}", self.hub_cache.display().to_string())?;
         writeln!(f, "mode = {:?}", self.mode.name())?;
         write_mode(f, &self.mode)?;
         match &self.device {

@@ -16,7 +16,7 @@ use crate::draft::held::Held;
 use crate::draft::ngram::Ngram;
 use crate::draft::{DRAFTS_MAX, Drafter, Silent};
 use crate::model::{
-    Head, Loaded, Model, ModelConfig, load, load_dummy, load_dummy_head, load_head,
+    Head, Loaded, Model, ModelConfig, hub, load, load_dummy, load_dummy_head, load_head,
 };
 use crate::runner::memory;
 use crate::serve::Started;
@@ -32,9 +32,10 @@ const CONTEXT_MIN: u32 = 128;
 
 /// Builds it, in the thread that will own it. The error is one line for the operator.
 pub fn start(config: &Config) -> Result<Started, String> {
+    let path = hub::resolve(&config.model, &config.hub_cache)?;
     let loaded = match config.load_format {
-        LoadFormat::Auto => load(&config.model),
-        LoadFormat::Dummy => load_dummy(&config.model),
+        LoadFormat::Auto => load(&path),
+        LoadFormat::Dummy => load_dummy(&path),
     };
     let loaded = loaded.map_err(|error| error.to_string())?;
     let head = read_head(config, &loaded)?;
@@ -47,6 +48,8 @@ pub fn start(config: &Config) -> Result<Started, String> {
         Device::Cuda { card } => gpu::backend(config, card, &model, head.as_ref())?,
     };
     let names = match config.names.as_slice() {
+        // The folder of a repository has the name of a revision.
+        [] if path != config.model => vec![config.model.display().to_string()],
         [] => vec![model.config.name.clone()],
         names => names.to_vec(),
     };
@@ -91,9 +94,10 @@ fn read_head(config: &Config, loaded: &Loaded) -> Result<Option<Head>, String> {
     if simulated.is_some() {
         tracing::warn!("acceptance is simulated: the texts mean nothing");
     }
+    let head = hub::resolve(head, &config.hub_cache)?;
     let found = match config.load_format {
-        LoadFormat::Auto => load_head(head, &loaded.model.config, layers.clone()),
-        LoadFormat::Dummy => load_dummy_head(head, &loaded.model.config, layers.clone()),
+        LoadFormat::Auto => load_head(&head, &loaded.model.config, layers.clone()),
+        LoadFormat::Dummy => load_dummy_head(&head, &loaded.model.config, layers.clone()),
     };
     let found = found.map_err(|error| error.to_string())?;
     for note in found.notes {
