@@ -1,6 +1,7 @@
 //! From a request whose fields are judged to the texts that the loop writes for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::Response;
 use tokio::sync::mpsc;
@@ -44,6 +45,7 @@ pub async fn generate(
     pass: Pass,
 ) -> Result<Response<Body>, Refusal> {
     let stream = order.wishes.stream;
+    let own_max = order.wishes.time_max.unwrap_or(Duration::MAX);
     let (texts, prompt_tokens) = match start(&ready, order, &mut record).await {
         Ok(started) => started,
         Err(refusal) => {
@@ -51,7 +53,7 @@ pub async fn generate(
             return Err(refusal);
         }
     };
-    let deadline = record.arrival + ready.options.request_max;
+    let deadline = record.arrival + ready.options.request_max.min(own_max);
     let answers = Answers::new(texts, prompt_tokens, deadline, record);
     let writer = Writer { ready, shape, head };
     match stream {

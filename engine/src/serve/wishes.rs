@@ -1,6 +1,7 @@
 //! What a request may wish for beside its prompt: the fields that both text endpoints share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -43,6 +44,8 @@ pub struct Wishes {
     /// Lower goes first.
     pub priority: i32,
     pub speculate: bool,
+    /// Longest time for the answer, waiting included; the engine's own bound holds as well.
+    pub time_max: Option<Duration>,
 }
 
 /// Where a text is cut, beside the tokens that the loop knows.
@@ -94,6 +97,7 @@ impl Wishes {
             skip_special_tokens: fields.boolean("skip_special_tokens")?.unwrap_or(true),
             priority: i32::try_from(priority).expect("bounded"),
             speculate: fields.boolean("speculative")?.unwrap_or(true),
+            time_max: fields.number("timeout", 0.001..=86_400.0)?.map(Duration::from_secs_f64),
         })
     }
 }

@@ -112,6 +112,13 @@ async fn a_request_has_a_deadline() {
     let answer = service.post(COMPLETIONS, &request(true)).await;
     assert!(answer.body.contains("deadline_exceeded") && !answer.is_whole, "{answer:?}");
     service.until_idle().await;
+    // A request may want less, never more.
+    let service = Service::start(paced()).await;
+    let mut hurried = request(false);
+    hurried["timeout"] = json!(0.2);
+    let error = service.post(COMPLETIONS, &hurried).await.json()["error"].clone();
+    assert_eq!(error["code"], "deadline_exceeded");
+    service.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

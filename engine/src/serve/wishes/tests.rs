@@ -27,11 +27,12 @@ fn everything_wished() {
         "frequency_penalty": -0.5, "repetition_penalty": 1.2, "logit_bias": {"9": 5, "3": -100},
         "stop": ["a", "b"], "stop_token_ids": [5, 2], "ignore_eos": true, "min_tokens": 4,
         "include_stop_str_in_output": true, "skip_special_tokens": false, "priority": -3,
-        "speculative": false, "stream": true, "user": "someone",
+        "speculative": false, "timeout": 1.5, "stream": true, "user": "someone",
         "stream_options": {"include_usage": true, "continuous_usage_stats": true},
     }))
     .unwrap();
     assert_eq!((wishes.n, wishes.new_max, wishes.seed), (3, Some(9), Some(u64::MAX)));
+    assert_eq!(wishes.time_max, Some(Duration::from_millis(1500)));
     assert_eq!(wishes.stream, Some(StreamOptions { usage: true, usage_always: true }));
     let sampling = Sampling {
         seed: 0,
