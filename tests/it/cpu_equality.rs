@@ -13,13 +13,13 @@ use tests::hand::{self, Line, Share};
 use tests::rng::Rng;
 use tests::tiny::{self, Kind};
 
-type Draft = fn() -> Box<dyn Drafter>;
+pub(crate) type Draft = fn() -> Box<dyn Drafter>;
 
-const PAGES: u32 = 64;
+pub(crate) const PAGES: u32 = 64;
 const ROWS_MAX: u32 = 96;
 const LANES: u32 = 8;
 
-fn backend(seed: u64, kind: Kind, activations: Activations, with_head: bool) -> Lent {
+pub(crate) fn backend(seed: u64, kind: Kind, activations: Activations, with_head: bool) -> Lent {
     let model = tiny::model(seed, kind);
     let head = with_head.then(|| tiny::head(seed, kind));
     let options = CpuOptions {
@@ -34,7 +34,7 @@ fn backend(seed: u64, kind: Kind, activations: Activations, with_head: bool) -> 
     Lent::new(CpuBackend::new(&model, head.as_ref(), &options).unwrap().every_draft())
 }
 
-fn kinds() -> [Kind; 3] {
+pub(crate) fn kinds() -> [Kind; 3] {
     let plain = Kind::default();
     [
         plain,
@@ -43,7 +43,7 @@ fn kinds() -> [Kind; 3] {
     ]
 }
 
-fn setting(depth: u32) -> Setting {
+pub(crate) fn setting(depth: u32) -> Setting {
     Setting {
         pages: PAGES,
         rows_max: ROWS_MAX,
@@ -55,7 +55,7 @@ fn setting(depth: u32) -> Setting {
 }
 
 /// Hardly room for the longest order, and few rows.
-fn tight(depth: u32) -> Setting {
+pub(crate) fn tight(depth: u32) -> Setting {
     Setting { pages: 12, rows_max: 17, lanes: 5, prompt_rows_max: 5, ..setting(depth) }
 }
 
@@ -77,16 +77,15 @@ fn orders(seed: u64, count: u32) -> Vec<Order> {
         ..Sampling::greedy()
     };
     let order = |(index, prompt)| Order {
-        prompt,
-        new_max: 1 + index * 11 % 60,
         sampling: sampling(index),
         arrives: index * 3 % 17,
+        ..Order::new(prompt, 1 + index * 11 % 60)
     };
     (0..).zip(prompts).map(order).collect()
 }
 
 /// Each order on its own, nothing cached, no drafts.
-fn alone(backend: &Lent, orders: &[Order]) -> Vec<Written> {
+pub(crate) fn alone(backend: &Lent, orders: &[Order]) -> Vec<Written> {
     let one = |order: &Order| {
         let order = Order { arrives: 0, ..order.clone() };
         desk::write(backend, &setting(0), Box::new(Silent), &[order]).remove(0)
@@ -128,7 +127,7 @@ fn texts_depend_on_their_requests_alone() {
 }
 
 /// Every depth, tight and wide pools, small and large chunks, with and without a plan in flight.
-fn settings() -> Vec<Setting> {
+pub(crate) fn settings() -> Vec<Setting> {
     let ahead = |it: Setting| Setting { ahead_max: 1, ..it };
     vec![
         setting(0),
@@ -151,7 +150,7 @@ fn kept_drafts_do_not_depend_on_chunks() {
     let mut total = 0;
     for len in [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1] {
         let prompt: Vec<u32> = (0..len).map(|_| rng.within(0, 4)).collect();
-        let order = Order { prompt, new_max: 60, sampling: Sampling::greedy(), arrives: 0 };
+        let order = Order::new(prompt, 60);
         let run = |rows_max| {
             let setting = Setting { rows_max, ..setting(3) };
             desk::write(&backend, &setting, Box::new(Held), std::slice::from_ref(&order)).remove(0)
@@ -173,10 +172,7 @@ fn kept_drafts_do_not_depend_on_found_pages() {
     let mut total = 0;
     for len in [16, 17, 31, 32, 33, 50] {
         let prompt: Vec<u32> = (0..len).map(|_| rng.within(0, 4)).collect();
-        let order = |arrives| {
-            let sampling = Sampling::greedy();
-            Order { prompt: prompt.clone(), new_max: 200, sampling, arrives }
-        };
+        let order = |arrives| Order { arrives, ..Order::new(prompt.clone(), 200) };
         let orders = [order(0), order(500)];
         let [first, second]: [Written; 2] =
             desk::write(&backend, &setting(3), Box::new(Held), &orders).try_into().unwrap();

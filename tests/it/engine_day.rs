@@ -125,7 +125,7 @@ impl Case {
     }
 }
 
-fn wishes(rng: &mut Rng, vocab: u32) -> Sampling {
+pub(crate) fn wishes(rng: &mut Rng, vocab: u32) -> Sampling {
     let mut it = Sampling { seed: rng.draw(), ..Sampling::greedy() };
     let mut token = || TokenId(rng.within(0, vocab - 1));
     let (first, second) = (token(), token());

@@ -32,7 +32,7 @@ fn orders(cuts: Range<usize>, new_max: u32) -> Vec<Order> {
                 stop_tokens: vec![engine::batch::ids::TokenId(END)],
                 ..Sampling::greedy()
             };
-            orders.push(Order { prompt, new_max, sampling, arrives: index / 3 });
+            orders.push(Order { sampling, arrives: index / 3, ..Order::new(prompt, new_max) });
         }
     }
     orders

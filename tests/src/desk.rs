@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use engine::backend::cpu::CpuBackend;
 use engine::backend::{Backend, BackendError, Shape};
+use engine::batch::guide::Guide;
 use engine::batch::ids::{SeqId, TokenId};
-use engine::batch::plan::{StepChoices, StepPlan};
+use engine::batch::load::EngineLoad;
+use engine::batch::plan::{StepChoices, StepPlan, TokenLogprobs};
 use engine::batch::sampling::Sampling;
 use engine::batch::step::{Engine, Event, Finish, Limits, Request};
 use engine::draft::Drafter;
 use engine::draft::depth::Depth;
+
+use crate::rails::Rails;
 
 /// A text that is asked for.
 #[derive(Clone, Debug)]
@@ -21,12 +25,28 @@ pub struct Order {
     pub sampling: Sampling,
     /// Step before which it arrives.
     pub arrives: u32,
+    /// Lower goes first.
+    pub priority: i32,
+    /// Whether drafts may be made for it.
+    pub speculate: bool,
+    /// What the text must match.
+    pub guide: Option<Rails>,
+}
+
+impl Order {
+    /// A greedy text that is asked for at once.
+    pub fn new(prompt: Vec<u32>, new_max: u32) -> Self {
+        let sampling = Sampling::greedy();
+        Self { prompt, new_max, sampling, arrives: 0, priority: 0, speculate: true, guide: None }
+    }
 }
 
 /// What came of an order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Written {
     pub tokens: Vec<u32>,
+    /// One for each token, if asked for.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Drafts kept in each step that had some.
     pub kept: Vec<u32>,
     /// Prompt tokens that were found in pages.
@@ -94,6 +114,16 @@ pub fn write(
     drafter: Box<dyn Drafter>,
     orders: &[Order],
 ) -> Vec<Written> {
+    write_counted(backend, setting, drafter, orders).0
+}
+
+/// The same, with what the engine counted meanwhile.
+pub fn write_counted(
+    backend: &Lent,
+    setting: &Setting,
+    drafter: Box<dyn Drafter>,
+    orders: &[Order],
+) -> (Vec<Written>, EngineLoad) {
     let limits =
         Limits { waiting_max: 1024, tokens_max: 8192, prompt_rows_max: setting.prompt_rows_max };
     let sized = Box::new(backend.sized(setting));
@@ -111,7 +141,7 @@ pub fn write(
                 engine.step(&mut Vec::new()).expect("a CPU does not fail");
             }
             engine.check_idle();
-            return written;
+            return (written, engine.load());
         }
     }
     panic!("the orders were never all written");
@@ -123,18 +153,19 @@ fn request(index: usize, order: &Order) -> Request {
         prompt: order.prompt.iter().copied().map(TokenId).collect(),
         new_max: order.new_max,
         sampling: Arc::new(order.sampling.clone()),
-        priority: 0,
-        speculate: true,
-        guide: None,
+        priority: order.priority,
+        speculate: order.speculate,
+        guide: order.guide.clone().map(|it| Box::new(it) as Box<dyn Guide>),
     }
 }
 
 fn note(event: Event, written: &mut [Written]) {
     let index = |seq: SeqId| usize::try_from(seq.0).expect("an index");
     match event {
-        Event::Tokens { seq, tokens, drafted, kept, .. } => {
+        Event::Tokens { seq, tokens, logprobs, drafted, kept } => {
             let it = &mut written[index(seq)];
             it.tokens.extend(tokens.iter().map(|it| it.0));
+            it.logprobs.extend(logprobs);
             it.kept.extend((0 < drafted).then_some(kept));
         }
         Event::Done { seq, reason, cached } => {

@@ -49,17 +49,21 @@ pub(super) fn whole(answer: &Answer) -> Vec<(String, String)> {
 }
 
 /// Asks whole and streamed, in services with and without drafts, and gives the one text that all
-/// of them must give.
+/// of them must give, for the same number of tokens.
 pub(super) async fn ask(path: &str, request: Value) -> Vec<(String, String)> {
     let mut texts = Vec::new();
+    let mut tokens = Vec::new();
     for depth in [0, 1, 4] {
         let service = Service::start(Setup { depth, ..Setup::default() }).await;
-        texts.push(whole(&service.post(path, &request).await));
+        let answer = service.post(path, &request).await;
+        texts.push(whole(&answer));
+        tokens.push(answer.json()["usage"]["completion_tokens"].clone());
         let request = with(request.clone(), json!({ "stream": true }));
         texts.push(streamed(&service.post(path, &request).await));
         service.until_idle().await;
     }
     assert!(texts.windows(2).all(|two| two[0] == two[1]), "{texts:?}");
+    assert!(tokens.windows(2).all(|two| two[0] == two[1]), "{tokens:?} for {texts:?}");
     texts.swap_remove(0)
 }
 

@@ -8,9 +8,8 @@ use engine::config::raw::Line;
 use engine::runner::start;
 use serde_json::{Value, json};
 
+use crate::serve::asking::{CHAT, COMPLETIONS, with};
 use crate::serve::fixture::Service;
-
-const CHAT: &str = "/v1/chat/completions";
 
 async fn service(mode: &str) -> Service {
     let model = deploy::fetch::default_model(&mut |_| ()).unwrap();
@@ -30,19 +29,54 @@ async fn service(mode: &str) -> Service {
     service
 }
 
-fn requests() -> Vec<Value> {
+/// Requests of every kind, each of them short.
+fn requests() -> Vec<(&'static str, Value)> {
     let chat = |text: &str, more: Value| {
-        let mut request = json!({ "messages": [{ "role": "user", "content": text }] });
-        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        request
+        let request = json!({
+            "messages": [{ "role": "user", "content": text }], "max_tokens": 24, "temperature": 0,
+        });
+        (CHAT, with(request, more))
     };
+    let plain = |more: Value| {
+        let prompt = "one two one two one two one";
+        (COMPLETIONS, with(json!({ "prompt": prompt, "max_tokens": 16, "seed": 3 }), more))
+    };
+    let person = json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "maxLength": 8 }, "age": { "type": "integer" },
+        },
+        "required": ["name", "age"], "additionalProperties": false,
+    });
+    let schema = json!({ "name": "person", "schema": person });
     vec![
-        chat("Why is the sky blue?", json!({ "max_tokens": 24, "temperature": 0 })),
-        chat("Tell a story.", json!({ "max_tokens": 24, "seed": 5, "n": 2, "logprobs": true })),
+        chat("Why is the sky blue?", json!({})),
+        chat("Tell a story.", json!({ "temperature": 1, "seed": 5, "n": 2, "logprobs": true })),
+        chat("Count to ten.", json!({ "frequency_penalty": 0.5, "stop": ["5"] })),
+        chat("Say ha many times.", json!({ "repetition_penalty": 1.3, "logprobs": true })),
         chat(
-            "Count to ten.",
-            json!({ "max_tokens": 24, "temperature": 0, "frequency_penalty": 0.5, "stop": ["5"] }),
+            "Hello",
+            json!({ "presence_penalty": 1, "min_tokens": 20, "temperature": 0.7, "seed": 1 }),
         ),
+        chat(
+            "Describe Ann, 7.",
+            json!({
+                "response_format": { "type": "json_schema", "json_schema": schema },
+                "max_tokens": 48,
+            }),
+        ),
+        chat("A date.", json!({ "structured_outputs": { "regex": "[0-9]{4}-[0-9]{2}-[0-9]{2}" } })),
+        chat(
+            "Yes or no?",
+            json!({
+                "structured_outputs": { "choice": ["yes", "no", "maybe"] }, "logprobs": true,
+                "top_logprobs": 3,
+            }),
+        ),
+        plain(json!({ "top_k": 20, "top_p": 0.9, "min_p": 0.02, "logprobs": 2 })),
+        plain(json!({ "n": 3, "temperature": 1.3, "echo": true })),
+        plain(json!({ "ignore_eos": true, "logit_bias": { "28": 3, "30": -100 } })),
+        plain(json!({ "speculative": false, "temperature": 0 })),
     ]
 }
 
@@ -54,8 +88,8 @@ async fn all_modes_write_the_same() {
         let service = service(mode).await;
         let mut answers = Vec::new();
         let mut sum = 0;
-        for request in requests() {
-            let answer = service.post(CHAT, &request).await;
+        for (path, request) in requests() {
+            let answer = service.post(path, &request).await;
             assert_eq!(answer.status, 200, "{answer:?}");
             let answer = answer.json();
             let details = &answer["usage"]["completion_tokens_details"];

@@ -1,0 +1,175 @@
+//! Whatever a request wishes for, the CPU backend gives the same in every mode, in any company:
+//! penalties, filters, bias, grammars, stops, least lengths, log-probabilities, priorities.
+
+use engine::batch::sampling::Sampling;
+use engine::draft::held::Held;
+use engine::draft::ngram::Ngram;
+use engine::draft::{Drafter, Silent};
+use kernels::cpu::Activations;
+use tests::desk::{self, Order, Setting, Written};
+use tests::hand::{self, Line, Share};
+use tests::rails::Rails;
+use tests::rng::Rng;
+use tests::tiny::{self, Kind};
+
+use crate::cpu_equality::{Draft, PAGES, alone, backend, kinds, setting, settings, tight};
+use crate::engine_day::wishes;
+
+fn tokens(rng: &mut Rng, len: u32) -> Vec<u32> {
+    let last = u32::try_from(tiny::VOCAB).unwrap() - 1;
+    (0..len).map(|_| rng.within(0, last)).collect()
+}
+
+/// Wishes of all kinds; prompts of which many begin alike, and some come twice with another seed.
+fn orders(seed: u64, count: u32) -> Vec<Order> {
+    let mut rng = Rng::new(seed);
+    let vocab = u32::try_from(tiny::VOCAB).unwrap();
+    let shared = tokens(&mut rng, 48);
+    let mut orders: Vec<Order> = Vec::new();
+    for index in 0..count {
+        let again = orders.last().filter(|_| index % 4 == 3);
+        let mut prompt = again
+            .map_or_else(|| shared[..index as usize * 5 % 41].to_vec(), |it| it.prompt.clone());
+        if again.is_none() {
+            let len = rng.within(1, 30);
+            prompt.extend(tokens(&mut rng, len));
+        }
+        let mut sampling = wishes(&mut rng, vocab);
+        if rng.chance(30) {
+            sampling.logprobs = Some(3);
+        }
+        let guide = rng.chance(40).then(|| {
+            let sticks_after = if rng.chance(10) { 7 } else { 999 };
+            Rails::new(rng.draw(), vocab, rng.within(1, 60) as usize, sticks_after)
+        });
+        orders.push(Order {
+            sampling,
+            arrives: rng.within(0, 20),
+            priority: rng.within(0, 2).cast_signed() - 1,
+            speculate: rng.chance(90),
+            guide,
+            ..Order::new(prompt, rng.within(1, 60))
+        });
+    }
+    orders
+}
+
+/// Texts, ends and log-probabilities to the bit.
+#[track_caller]
+fn assert_same(expected: &[Written], found: &[Written], how: &str) {
+    for (index, (expected, found)) in expected.iter().zip(found).enumerate() {
+        assert_eq!(expected.tokens, found.tokens, "order {index}, {how}");
+        assert_eq!(expected.finish, found.finish, "order {index}, {how}");
+        assert_eq!(expected.logprobs, found.logprobs, "order {index}, {how}");
+    }
+}
+
+#[test]
+fn every_wish_gives_the_same_in_every_mode() {
+    let (mut kept, mut preempted, mut cached) = (0, 0, 0);
+    let drafters: [(&str, Draft); 3] = [
+        ("silent", || Box::new(Silent)),
+        ("held", || Box::new(Held)),
+        ("ngram", || Box::new(Ngram { context: 2 })),
+    ];
+    for (seed, kind) in (21..).zip(kinds()) {
+        let plain = backend(seed, kind, Activations::Int8, false);
+        let drafting = backend(seed, kind, Activations::Int8, true);
+        let orders = orders(seed, 20);
+        let expected = alone(&plain, &orders);
+        for (name, drafter) in drafters {
+            for setting in settings() {
+                let (found, load) = desk::write_counted(&drafting, &setting, drafter(), &orders);
+                assert_same(&expected, &found, &format!("{kind:?}, {name}, {setting:?}"));
+                kept += found.iter().flat_map(|it| &it.kept).sum::<u32>();
+                cached += found.iter().map(|it| it.cached).sum::<u32>();
+                preempted += load.counts.preemptions;
+            }
+        }
+    }
+    let enough = 1000 < kept && 10 < preempted && 1000 < cached;
+    assert!(enough, "{kept} kept, {preempted} preempted, {cached} cached: too few to show much");
+}
+
+/// Twenty texts that must match, in a pool for two of them: guides survive being preempted.
+#[test]
+fn grammars_survive_a_pool_that_is_too_small() {
+    let kind = Kind::default();
+    let plain = backend(31, kind, Activations::Int8, false);
+    let drafting = backend(31, kind, Activations::Int8, true);
+    let mut rng = Rng::new(31);
+    let vocab = u32::try_from(tiny::VOCAB).unwrap();
+    let order = |_| {
+        let len = rng.within(1, 30);
+        let prompt = tokens(&mut rng, len);
+        let sampling = Sampling { seed: rng.draw(), temperature: 0.9, ..Sampling::greedy() };
+        let guide = Some(Rails::new(rng.draw(), vocab, 40, 999));
+        Order { sampling, guide, ..Order::new(prompt, 60) }
+    };
+    let orders: Vec<Order> = (0..20).map(order).collect();
+    let expected = alone(&plain, &orders);
+    for ahead_max in [0, 1] {
+        let setting = Setting { pages: 7, ahead_max, ..tight(3) };
+        let (found, load) = desk::write_counted(&drafting, &setting, Box::new(Held), &orders);
+        assert_same(&expected, &found, &format!("{ahead_max} ahead"));
+        assert!(5 < load.counts.preemptions, "{load:?}");
+    }
+}
+
+/// The same request has the same rounds every time: speed repeats as texts do.
+#[test]
+fn a_request_keeps_the_same_drafts_every_time() {
+    let backend = backend(32, Kind::default(), Activations::Int8, true);
+    let prompt = tokens(&mut Rng::new(32), 15);
+    let order = Order::new(prompt, 80);
+    let write = || desk::write(&backend, &setting(3), Box::new(Held), std::slice::from_ref(&order));
+    let first = write();
+    assert!(10 < first[0].kept.iter().sum::<u32>());
+    for _ in 0..19 {
+        assert_eq!(first, write());
+    }
+}
+
+/// After any time without drafts the next round keeps what it would have kept anyway.
+#[test]
+fn drafts_are_as_good_at_once_after_a_time_without() {
+    let prompt = tokens(&mut Rng::new(33), 21);
+    let rounds = |backend: &desk::Lent, line: &mut Line, held: u32, until: u32| {
+        let mut got = Vec::new();
+        while line.computed < until {
+            let share = [Share { fed_max: u32::MAX, held }];
+            let lines = std::slice::from_mut(line);
+            got.push(backend.with(|it| hand::step(it, lines, &share))[0].tokens.len());
+        }
+        got
+    };
+    let line = || Line::new(0, 12, &prompt, Sampling::greedy());
+    let always = backend(33, Kind::default(), Activations::Int8, true);
+    let mut drafted = line();
+    rounds(&always, &mut drafted, 3, 80);
+    let start = drafted.computed;
+    let expected = rounds(&always, &mut drafted, 3, 180);
+
+    let paused = backend(33, Kind::default(), Activations::Int8, true);
+    let mut resumed = line();
+    rounds(&paused, &mut resumed, 3, 40);
+    rounds(&paused, &mut resumed, 0, start);
+    assert_eq!(resumed.computed, start, "without drafts every length comes by");
+    assert_eq!(expected, rounds(&paused, &mut resumed, 3, 180));
+    assert_eq!(drafted.tokens, resumed.tokens);
+    assert!(expected.len() < 90, "some drafts are kept");
+}
+
+/// A prompt of many chunks, nearly all that the pool holds.
+#[test]
+fn a_long_prompt_is_read_in_small_chunks() {
+    let backend = backend(35, Kind::default(), Activations::Int8, true);
+    let order = Order::new(tokens(&mut Rng::new(35), PAGES * 16 - 40), 30);
+    let run = |setting: Setting, drafter: Box<dyn Drafter>| {
+        desk::write(&backend, &setting, drafter, std::slice::from_ref(&order)).remove(0)
+    };
+    let whole = run(setting(3), Box::new(Held));
+    assert_eq!(whole.tokens.len(), 30);
+    assert_eq!(whole, run(Setting { rows_max: 17, ..setting(3) }, Box::new(Held)));
+    assert_eq!(whole.tokens, run(setting(0), Box::new(Silent)).tokens);
+}
