@@ -11,6 +11,7 @@ use crate::arrivals::Shape;
 use crate::lengths::Lengths;
 use crate::report;
 
+pub mod against;
 pub mod day;
 pub mod desk;
 pub mod histogram;
@@ -37,6 +38,10 @@ pub struct Args {
     /// Curves from a calibration file instead.
     #[arg(long)]
     pub calibration: Option<PathBuf>,
+    /// Hold the model against a sweep instead: a folder with cells.jsonl, and calibration.json if
+    /// its routers read one.
+    #[arg(long, conflicts_with_all = ["ladder", "calibration"])]
+    pub against: Option<PathBuf>,
     /// What to compare [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub strategy: Vec<Strategy>,
@@ -111,6 +116,10 @@ pub fn parse_seconds(text: &str) -> Result<f64, String> {
 
 /// Simulates everything asked for and prints a table for each ladder and partition.
 pub fn run(args: &Args) -> Result<(), String> {
+    if let Some(folder) = &args.against {
+        report::show(&against::table(folder, &cut(args, 0.5), rules(args))?);
+        return Ok(());
+    }
     let ladders = match &args.calibration {
         Some(path) => {
             let text = std::fs::read_to_string(path);
@@ -140,6 +149,7 @@ fn built_in(names: &[String]) -> Result<Vec<Ladder>, String> {
 /// Curves of a calibration file, as the router reads it.
 fn read(text: &str) -> Result<Ladder, String> {
     let mut file = Calibration::parse(text)?;
+    let thresholds = file.thresholds;
     let mut take = |role: Role| {
         let curve = file.curves.remove(&role);
         let curve = curve.ok_or_else(|| format!("has no curve for {}", role.label()))?;
@@ -148,20 +158,25 @@ fn read(text: &str) -> Result<Ladder, String> {
     };
     Ok(Ladder {
         name: "calibration".to_owned(),
+        thresholds,
         speculative: take(Role::Speculative)?,
         throughput: take(Role::Throughput)?,
     })
 }
 
-fn table(args: &Args, ladder: &Ladder, share: f64) -> String {
-    let cut = Cut {
+fn cut(args: &Args, share: f64) -> Cut {
+    Cut {
         share,
         exponent: args.exponent,
         idle_cost: args.idle_cost,
         dwell: Duration::from_millis(args.dwell_ms),
         pairs: args.pairs,
         pairs_per_router: args.pairs_per_router,
-    };
+    }
+}
+
+fn table(args: &Args, ladder: &Ladder, share: f64) -> String {
+    let cut = cut(args, share);
     let strategies = if args.strategy.is_empty() { &Strategy::ALL[..] } else { &args.strategy[..] };
     let (high, low) = cut.thresholds(ladder);
     let mut text = format!(

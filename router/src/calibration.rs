@@ -46,6 +46,17 @@ impl Curve {
         before.1
     }
 
+    /// The most that further requests bring on average, from `in_flight` on: the slope of the
+    /// curve's upper hull. What noise makes of neighbouring points hides nothing beyond them.
+    pub fn gain(&self, in_flight: u32) -> f64 {
+        let here = self.at(in_flight);
+        let next = self.at(in_flight.saturating_add(1)) - here;
+        let beyond = self.0.iter().filter(|it| in_flight < it.0);
+        let slopes =
+            beyond.map(|&(requests, speed)| (speed - here) / f64::from(requests - in_flight));
+        slopes.fold(next, f64::max)
+    }
+
     fn requests_max(&self) -> u32 {
         self.0.last().map_or(0, |it| it.0)
     }

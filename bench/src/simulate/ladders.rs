@@ -8,6 +8,8 @@ pub struct Ladder {
     pub name: String,
     pub speculative: Curve,
     pub throughput: Curve,
+    /// (high, low) of one pair, where they are told rather than implied.
+    pub thresholds: Option<(u32, u32)>,
 }
 
 type Points = &'static [(u32, f64)];
@@ -73,11 +75,13 @@ pub fn built_in() -> Vec<Ladder> {
         name: name.to_owned(),
         speculative: curve(speculative.to_vec()),
         throughput: curve(throughput.to_vec()),
+        thresholds: None,
     };
     let published = Ladder {
         name: "published".to_owned(),
         speculative: published(96.0, 354.0),
         throughput: published(54.0, 773.0),
+        thresholds: None,
     };
     vec![
         published,

@@ -96,6 +96,12 @@ fn scaled(curve: &Curve, share: f64, exponent: f64) -> Curve {
 impl Cut {
     /// (high, low) of one pair.
     pub fn thresholds(&self, ladder: &Ladder) -> (u32, u32) {
+        // What was told holds for the partitions it was measured on.
+        if let Some(told) = ladder.thresholds
+            && self.share == 0.5
+        {
+            return told;
+        }
         let (speculative, throughput) = self.curves(ladder);
         calibration::thresholds(&speculative, &throughput, IN_FLIGHT_MAX)
     }
@@ -107,50 +113,68 @@ impl Cut {
     }
 
     pub fn system(&self, ladder: &Ladder, strategy: Strategy) -> System {
-        let (speculative, throughput) = self.curves(ladder);
+        self.system_that_believes(ladder, ladder, strategy)
+    }
+
+    /// Routers decide by the first ladder, instances are as fast as the second says.
+    pub fn system_that_believes(
+        &self,
+        believed: &Ladder,
+        ladder: &Ladder,
+        strategy: Strategy,
+    ) -> System {
         // Few routers with as many pairs as one takes, rather than one for each pair.
         let routers = self.pairs.div_ceil(self.pairs_per_router);
         let pairs = self.pairs.div_ceil(routers);
-        let (high, low) = self.thresholds(ladder);
+        let of_pair = self.members(ladder, strategy);
+        let count = usize::try_from(pairs).expect("32 bits fit") * of_pair.len();
+        System {
+            policy: self.policy(believed, strategy, pairs),
+            members: of_pair.into_iter().cycle().take(count).collect(),
+            routers,
+            patience: Patience::default(),
+        }
+    }
+
+    /// Thresholds count the whole fleet of a router, curves one instance.
+    fn policy(&self, believed: &Ladder, strategy: Strategy, pairs: u32) -> Policy {
+        let (high, low) = self.thresholds(believed);
         let (high, low) = (high.saturating_mul(pairs), low.saturating_mul(pairs));
-        let policy = match strategy {
+        match strategy {
             Strategy::Switch => Policy::Switch(Switch { high, low, dwell: self.dwell }),
             Strategy::Spill => Policy::Spill(Spill { high }),
-            Strategy::Marginal => Policy::Marginal(Marginal {
-                speculative: speculative.clone(),
-                throughput: throughput.clone(),
-            }),
+            Strategy::Marginal => {
+                let (speculative, throughput) = self.curves(believed);
+                Policy::Marginal(Marginal { speculative, throughput })
+            }
             Strategy::Speculative => Policy::Pin(Role::Speculative),
             Strategy::Throughput | Strategy::Adaptive | Strategy::One => {
                 Policy::Pin(Role::Throughput)
             }
-        };
-        let (speculative, throughput) =
-            (Speed::of(&speculative, IN_FLIGHT_MAX), Speed::of(&throughput, IN_FLIGHT_MAX));
-        let member = |role, speed: &Speed| Member {
-            role,
-            in_flight_max: IN_FLIGHT_MAX,
-            speed: speed.clone(),
-        };
-        let of_pair = match strategy {
+        }
+    }
+
+    /// The instances of one pair.
+    fn members(&self, ladder: &Ladder, strategy: Strategy) -> Vec<Member> {
+        let member = |role, speed| Member { role, in_flight_max: IN_FLIGHT_MAX, speed };
+        match strategy {
             Strategy::Adaptive => {
-                let half = self.adaptive(ladder, 1.0);
-                vec![member(Role::Throughput, &half), member(Role::Throughput, &half)]
+                let half = member(Role::Throughput, self.adaptive(ladder, 1.0));
+                vec![half.clone(), half]
             }
             Strategy::One => {
-                let whole = self.adaptive(ladder, 2.0);
-                vec![Member {
-                    in_flight_max: 2 * IN_FLIGHT_MAX,
-                    ..member(Role::Throughput, &whole)
-                }]
+                let whole = member(Role::Throughput, self.adaptive(ladder, 2.0));
+                vec![Member { in_flight_max: 2 * IN_FLIGHT_MAX, ..whole }]
             }
             _ => {
-                vec![member(Role::Speculative, &speculative), member(Role::Throughput, &throughput)]
+                let (speculative, throughput) = self.curves(ladder);
+                let speed = |curve| Speed::of(curve, IN_FLIGHT_MAX);
+                vec![
+                    member(Role::Speculative, speed(&speculative)),
+                    member(Role::Throughput, speed(&throughput)),
+                ]
             }
-        };
-        let count = usize::try_from(pairs).expect("32 bits fit") * of_pair.len();
-        let members = of_pair.into_iter().cycle().take(count).collect();
-        System { policy, members, routers, patience: Patience::default() }
+        }
     }
 
     fn adaptive(&self, ladder: &Ladder, size: f64) -> Speed {

@@ -1,9 +1,12 @@
 use std::collections::BTreeMap;
 
+use router::calibration::Curve;
+
 use super::day::{self, Outcome, Rules, Traffic};
 use super::ladders::{self, Ladder};
 use super::pair::{Cut, Strategy};
 use super::{Args, read, table};
+use crate::calibrate::search::usual_ladder;
 use crate::lengths::Lengths;
 
 const RULES: Rules = Rules {
@@ -107,6 +110,25 @@ fn a_closed_loop_is_as_good_as_the_better_mode_at_every_concurrency() {
     }
 }
 
+/// Below the threshold a request is as fast as on the speculative instance alone.
+#[test]
+fn at_low_concurrency_each_request_is_as_fast_as_with_speculation_only() {
+    for ladder in ladders::built_in() {
+        let (high, _) = Cut::default().thresholds(&ladder);
+        for n in 1..=high.min(16) {
+            let of = |strategy| {
+                let system = Cut::default().system(&ladder, strategy);
+                day::run(&system, &clients(n), brief(&ladder)).pace.quantile(0.5)
+            };
+            let alone = of(Strategy::Speculative);
+            for policy in POLICIES {
+                let share = of(policy) / alone;
+                assert!(0.97 <= share, "{} {policy:?} at {n}: {share:.3}", ladder.name);
+            }
+        }
+    }
+}
+
 #[test]
 fn marginal_is_never_worse_than_the_others() {
     for ladder in ladders::built_in() {
@@ -115,6 +137,37 @@ fn marginal_is_never_worse_than_the_others() {
             let others = of(Strategy::Switch).max(of(Strategy::Spill));
             let share = of(Strategy::Marginal) / others;
             assert!(0.97 <= share, "{} at {n}: {share:.3}", ladder.name);
+        }
+    }
+}
+
+/// Curves as a calibration with few repeats gives them: on a ladder, each point some per cent off.
+fn rough(ladder: &Ladder, seed: u64) -> Ladder {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut curve = |curve: &Curve| {
+        let noisy = |n: u32| (n, curve.at(n) * (1.0 + 0.04 * (2.0 * rng.f64() - 1.0)));
+        Curve::new(usual_ladder(64).into_iter().map(noisy).collect()).unwrap()
+    };
+    Ladder {
+        speculative: curve(&ladder.speculative),
+        throughput: curve(&ladder.throughput),
+        ..ladder.clone()
+    }
+}
+
+/// A dip that is only noise must not keep requests away from what lies beyond it.
+#[test]
+fn marginal_bears_what_calibration_gets_wrong() {
+    for ladder in ladders::built_in() {
+        for seed in 0..20 {
+            let believed = rough(&ladder, seed);
+            for n in [3, 12, 32] {
+                let cut = Cut::default();
+                let system = cut.system_that_believes(&believed, &ladder, Strategy::Marginal);
+                let found = day::run(&system, &clients(n), brief(&ladder)).total;
+                let share = found / ladder.speculative.at(n).max(ladder.throughput.at(n));
+                assert!(0.97 <= share, "{} at {n}, seed {seed}: {share:.3}", ladder.name);
+            }
         }
     }
 }

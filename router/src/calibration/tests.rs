@@ -18,6 +18,14 @@ fn curves_are_linear_between_points_and_flat_beyond() {
 }
 
 #[test]
+fn a_gain_is_the_best_that_lies_ahead() {
+    let curve =
+        Curve::new(vec![(1, 96.0), (2, 150.0), (3, 148.0), (4, 210.0), (8, 190.0)]).unwrap();
+    let gains: Vec<_> = (0..=8).map(|it| curve.gain(it)).collect();
+    assert_eq!(gains, [96.0, 54.0, 30.0, 62.0, -5.0, -5.0, -5.0, -5.0, 0.0]);
+}
+
+#[test]
 fn the_threshold_is_the_written_one_or_where_the_curves_cross() {
     let written = parse(BOTH, r#", "threshold": {"high": 9, "low": 7, "confidence": 0.95}"#);
     assert_eq!(written.unwrap().thresholds, Some((9, 7)));

@@ -23,7 +23,7 @@ impl Marginal {
             }
             let curve = self.curve(candidate.role);
             let after = candidate.in_flight.saturating_add(1);
-            let gain = curve.at(after) - curve.at(candidate.in_flight);
+            let gain = curve.gain(candidate.in_flight);
             // Where curves are flat the request goes where it will itself be fastest.
             let own = curve.at(after) / f64::from(after);
             let is_better = best.is_none_or(|(_, best_gain, best_own)| {

@@ -111,6 +111,17 @@ fn marginal_goes_where_one_more_adds_most() {
     check(&policy, WORK, Role::Speculative, &pair(10, 10), "full");
 }
 
+/// Measured points are off by some per cent, so a curve may seem to fall and then rise again.
+#[test]
+fn marginal_looks_beyond_a_dip() {
+    let speculative = Curve::new(vec![(1, 96.0), (2, 150.0), (3, 148.0), (4, 210.0)]).unwrap();
+    let throughput = Curve::new(vec![(1, 54.0), (2, 74.0), (3, 84.0)]).unwrap();
+    let policy = Policy::Marginal(Marginal { speculative, throughput });
+    check(&policy, WORK, Role::Speculative, &pair(2, 1), "speculative marginal");
+    check(&policy, WORK, Role::Speculative, &pair(3, 1), "speculative marginal");
+    check(&policy, WORK, Role::Speculative, &pair(4, 2), "throughput marginal");
+}
+
 #[test]
 fn weights_share_a_role() {
     let mut candidates = vec![

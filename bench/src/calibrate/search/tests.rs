@@ -75,6 +75,7 @@ fn a_pair_that_never_crosses_is_told_as_it_is() {
         speculative: ladder.throughput.clone(),
         throughput: ladder.speculative,
         name: ladder.name,
+        thresholds: None,
     };
     let mut search = Search::new(noisy(&swapped, 0.0, 1), rules(4));
     let crossing = block_on(search.run()).unwrap();
