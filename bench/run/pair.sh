@@ -25,6 +25,17 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
+# unused PORT...: ends the script when something listens there: it would be measured instead
+unused() {
+    local port
+    for port in "$@"; do
+        if (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; then
+            echo "something listens on port $port already" >&2
+            exit 1
+        fi
+    done
+}
+
 # start NAME PROGRAM ARGS...: in the background, its output in $RUN/NAME.log
 start() {
     local name=$1
@@ -48,6 +59,7 @@ ready() {
 engine() {
     local name=$1 port=$2 device=$3
     shift 3
+    unused "$port"
     start "$name" "$BIN/crossover-engine" --model "$MODEL" --device "$device" \
         --listen "127.0.0.1:$port" "$@"
     ready "$name" "http://127.0.0.1:$port/health"
@@ -62,6 +74,7 @@ pair() {
 # router NAME PORT: the policy's lines of the configuration come from standard input
 router() {
     local name=$1 port=$2
+    unused "$port" "$((port + 1000))"
     {
         printf 'listen = "127.0.0.1:%s"\nadmin = "127.0.0.1:%s"\n[policy]\n' "$port" "$((port + 1000))"
         cat

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The crossover: the pair alone, under every policy and behind HAProxy, and one engine on all cores.
 #   bench/run/sweep.sh [FOLDER] [ARGS of sweep...]
-# CALIBRATION=FILE takes a calibration instead of making one first.
+# CALIBRATION=FILE takes a calibration instead of making one first; LOADS=1,2,4 is the ladder.
 . "$(dirname "$0")/pair.sh"
 FOLDER=${1:-bench/results/$(date -u +%F)-crossover}
 shift || true
@@ -28,6 +28,7 @@ TARGETS=(
     --target one=http://127.0.0.1:8103
 )
 if command -v haproxy > "$RUN/haproxy.path"; then
+    unused 8013
     cat > "$RUN/haproxy.cfg" << END
 global
   nbthread 1
@@ -49,7 +50,7 @@ END
     ready haproxy http://127.0.0.1:8013/health
     TARGETS+=(--target haproxy=http://127.0.0.1:8013)
 fi
-"$BIN/crossover-bench" sweep "${TARGETS[@]}" --concurrency 1,2,3,4,6,8,12,16,24,32 --rounds 3 \
+"$BIN/crossover-bench" sweep "${TARGETS[@]}" --concurrency "${LOADS:-1,2,3,4,6,8,12,16,24,32}" --rounds 3 \
     --requests-each 3 --requests-min 9 --tokens 128 --ignore-eos \
     --metrics http://127.0.0.1:8101/metrics --metrics http://127.0.0.1:8103/metrics \
     --out "$FOLDER" "$@"

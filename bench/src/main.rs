@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 
 /// Measures a pair of engines and the router in front of them.
 #[derive(Debug, Parser)]
-#[command(name = "crossover-bench", version)]
+#[command(name = "crossover-bench", version, args_override_self = true)]
 struct Args {
     #[command(subcommand)]
     command: Command,
