@@ -83,7 +83,6 @@ pub async fn run(args: Args) -> Result<(), String> {
     }
     let results = sweep::measure(targets, &args.load).await?;
     report::show(&format!("{}\n{}", report::table(&results), ratios(&results)));
-    sweep::keep(&results, &args.load)?;
     drop(running);
     Ok(())
 }

@@ -116,18 +116,18 @@ impl Load {
 pub async fn run(args: Args) -> Result<(), String> {
     let results = measure(args.targets, &args.load).await?;
     report::show(&report::table(&results));
-    keep(&results, &args.load)
+    Ok(())
 }
 
 /// Writes the folder, where one was asked for.
-pub fn keep(results: &Results, args: &LoadArgs) -> Result<(), String> {
+fn keep(results: &Results, args: &LoadArgs) -> Result<(), String> {
     let Some(folder) = &args.out else { return Ok(()) };
     let folder = PathBuf::from(folder.replace("{date}", results.origin.day()));
     report::folder::write(&folder, results)
         .map_err(|error| format!("cannot write {}: {error}", folder.display()))
 }
 
-/// Measures every target under every load in every round.
+/// Measures every target under every load in every round, and keeps it as it goes.
 pub async fn measure(targets: Vec<Target>, args: &LoadArgs) -> Result<Results, String> {
     let sweep = Sweep::new(targets, args).await?;
     let steps = sweep.loads.len() * sweep.targets.len();
@@ -151,6 +151,8 @@ pub async fn measure(targets: Vec<Target>, args: &LoadArgs) -> Result<Results, S
                 results.cells.push(cell);
                 results.samples.extend(samples);
             }
+            // Whoever stops it early has what was measured until then.
+            keep(&results, args)?;
         }
     }
     bar.finish_and_clear();
@@ -177,12 +179,16 @@ impl<'a> Sweep<'a> {
                 None => client.model(target).await?,
             };
         }
-        let closed = args.concurrency.iter().filter(|it| 0 < **it).map(|it| Load::Closed(*it));
-        let loads: Vec<Load> =
-            closed.chain(args.arrivals.iter().cloned().map(Load::Open)).collect();
-        if loads.is_empty() {
-            return Err("neither --concurrency nor --arrivals names a load".to_owned());
+        let closed = match &args.concurrency[..] {
+            [] if args.arrivals.is_empty() => &[1, 2, 4, 8, 16],
+            asked => asked,
+        };
+        if closed.contains(&0) {
+            return Err("--concurrency 0 sends nothing".to_owned());
         }
+        let closed = closed.iter().copied().map(Load::Closed);
+        let open = args.arrivals.iter().cloned().map(Load::Open);
+        let loads: Vec<Load> = closed.chain(open).collect();
         let largest = loads.iter().map(|it| requests(it, args)).max().unwrap_or(0);
         let prompts = Arc::new(Prompts::new(args.prompts, args.prompts_file.as_deref())?);
         Ok(Self { client, targets, loads, prompts, args, block: largest })

@@ -57,4 +57,4 @@ impl Open {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

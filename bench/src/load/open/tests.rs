@@ -18,7 +18,7 @@ const ANSWER: &str = "HTTP/1.1 200 OK\r\n\
     data: [DONE]\n\n";
 
 /// Answers each request after `wait`, in its own task.
-async fn server(wait: Duration) -> (String, JoinSet<()>) {
+pub(crate) async fn server(wait: Duration) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let mut tasks = JoinSet::new();
