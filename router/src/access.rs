@@ -12,13 +12,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::metrics::Metrics;
+use crate::spans::{self, Spans};
+use crate::trace::Trace;
 
 const LINES_MAX: usize = 8192;
 
-/// Where lines go. Without a path nothing is written and no line is made.
+/// Where lines go. Without a path nothing is written; without spans as well no line is made.
 #[derive(Debug)]
 pub struct AccessLog {
     sender: Option<SyncSender<String>>,
+    spans: Option<Spans>,
     writer: Option<JoinHandle<()>>,
     reopen: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
@@ -26,21 +29,31 @@ pub struct AccessLog {
 
 impl AccessLog {
     /// Writes to `path`, or to the standard output for `-`. Errors when it cannot be opened.
-    pub fn open(path: Option<&Path>, metrics: Arc<Metrics>) -> io::Result<Arc<Self>> {
+    pub fn open(
+        path: Option<&Path>,
+        spans: Option<Spans>,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Arc<Self>> {
         let reopen = Arc::new(AtomicBool::new(false));
         let Some(path) = path else {
-            return Ok(Arc::new(Self { sender: None, writer: None, reopen, metrics }));
+            return Ok(Arc::new(Self { sender: None, spans, writer: None, reopen, metrics }));
         };
         let output = open(path)?;
         let (sender, receiver) = sync_channel(LINES_MAX);
         let (path, again) = (path.to_owned(), Arc::clone(&reopen));
         let thread = thread::Builder::new().name("access-log".to_owned());
         let writer = thread.spawn(move || write(&receiver, output, &path, &again))?;
-        Ok(Arc::new(Self { sender: Some(sender), writer: Some(writer), reopen, metrics }))
+        let (sender, writer) = (Some(sender), Some(writer));
+        Ok(Arc::new(Self { sender, spans, writer, reopen, metrics }))
     }
 
     pub fn is_on(&self) -> bool {
-        self.sender.is_some()
+        self.sender.is_some() || self.spans.is_some()
+    }
+
+    /// Requests become spans of traces.
+    pub fn has_spans(&self) -> bool {
+        self.spans.is_some()
     }
 
     /// Opens the file again, after somebody moved it away.
@@ -103,6 +116,7 @@ pub struct Line {
     pub method: String,
     pub path: String,
     pub request_id: String,
+    pub trace: Option<Trace>,
     pub endpoint: Option<Arc<str>>,
     pub reason: Option<&'static str>,
     pub outcome: &'static str,
@@ -123,6 +137,7 @@ impl Line {
             method: String::new(),
             path: String::new(),
             request_id: String::new(),
+            trace: None,
             endpoint: None,
             reason: None,
             outcome: "client_gone",
@@ -156,6 +171,14 @@ struct Written<'a> {
 
 impl Drop for Line {
     fn drop(&mut self) {
+        if let (Some(spans), Some(trace)) = (&self.log.spans, self.trace)
+            && trace.is_sampled()
+        {
+            spans.send(spans::span(self, &trace));
+        }
+        if self.log.sender.is_none() {
+            return;
+        }
         let millis = |it: Duration| (it.as_secs_f64() * 1e6).round() / 1e3;
         let since_epoch = self.at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let written = Written {

@@ -200,6 +200,8 @@ pub struct Config {
     pub shutdown: ShutdownRules,
     pub tls: Option<Tls<ServerConfig>>,
     pub access_log: Option<PathBuf>,
+    /// URL of an OpenTelemetry collector.
+    pub collector: Option<String>,
     /// Digests of the keys a client may show; none means that no key is asked for.
     pub keys: Option<Vec<[u8; 32]>>,
     pub endpoints: Vec<EndpointSpec>,
@@ -221,6 +223,7 @@ impl Config {
         note(self.threads != next.threads, "threads");
         note(self.limits.connections_max != next.limits.connections_max, "limits.connections_max");
         note(self.access_log != next.access_log, "access.log");
+        note(self.collector != next.collector, "trace.collector");
         note(self.timeouts.resolve != next.timeouts.resolve, "timeouts.resolve_ms");
         names
     }

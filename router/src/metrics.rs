@@ -57,6 +57,7 @@ pub struct Metrics {
     counterfactual: IntCounterVec,
     reloads: IntCounterVec,
     pub access_log_dropped: IntCounter,
+    pub spans_dropped: IntCounter,
     pub connections: IntGauge,
     in_flight: IntGaugeVec,
     total_in_flight: IntGauge,
@@ -230,6 +231,10 @@ impl Metrics {
             access_log_dropped: b.counter(
                 "access_log_dropped_total",
                 "Lines of the access log that could not be written fast enough",
+            ),
+            spans_dropped: b.counter(
+                "spans_dropped_total",
+                "Spans that the collector did not take, or for which there was no room",
             ),
             connections: b.gauge("connections", "Open connections of clients"),
             in_flight: b.gauges(

@@ -121,8 +121,10 @@ impl<C: Connect> Shard<C> {
         let (mut parts, body) = request.into_parts();
         let wishes = check(&live, &parts, &client)?;
         let own = Own::of(&parts.headers, &parts.uri);
+        let span = self.access.has_spans().then(|| trace::step_in(&mut parts.headers));
         let id = trace::mark(&mut parts.headers);
         if let Some(line) = line {
+            line.trace = span;
             line.request_id = id.to_str().unwrap_or_default().to_owned();
         }
         let has_keys = live.config.keys.is_some();

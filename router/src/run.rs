@@ -1,6 +1,7 @@
 //! Start and stop of the whole router: sockets, threads, signals.
 
 use std::fmt;
+use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -24,9 +25,10 @@ use crate::notify::Beats;
 use crate::proxy::Shard;
 use crate::reload::Reloader;
 use crate::serve::{Stage, serve};
+use crate::spans::Exporter;
 use crate::upstream::Pool;
 use crate::upstream::tcp::Tcp;
-use crate::{clock, notify, probe};
+use crate::{clock, notify, probe, spans};
 
 /// Why the router could not start.
 #[derive(Debug)]
@@ -55,7 +57,14 @@ pub fn run(args: Args, config: Config) -> Result<(), StartError> {
     let listener = bind("listen", given.take_tcp_listener(0), config.listen)?;
     let admin_listener = bind("admin", given.take_tcp_listener(1), config.admin)?;
     let metrics = Metrics::new();
-    let access = AccessLog::open(config.access_log.as_deref(), Arc::clone(&metrics))
+    let collector = config.collector.as_deref();
+    let (spans, exporter) = collector
+        .map(|url| spans::to(url, Arc::clone(&metrics)))
+        .transpose()
+        .map_err(io::Error::other)
+        .map_err(context("trace.collector"))?
+        .unzip();
+    let access = AccessLog::open(config.access_log.as_deref(), spans, Arc::clone(&metrics))
         .map_err(context("access.log"))?;
     let control = runtime()?;
     let now = {
@@ -91,8 +100,14 @@ pub fn run(args: Args, config: Config) -> Result<(), StartError> {
     }
     drop((listener, done));
     let reloader = Reloader { args, fleet, access };
-    let governed =
-        control.block_on(govern(reloader, admin_listener, resolve_every, stage, all_done));
+    let governed = control.block_on(govern(
+        reloader,
+        exporter,
+        admin_listener,
+        resolve_every,
+        stage,
+        all_done,
+    ));
     for shard in shards {
         shard.join().expect("a serving thread does not panic").map_err(context("serving"))?;
     }
@@ -122,6 +137,7 @@ async fn run_shard(
 /// The control runtime: operators, probes, signals; ends when the serving threads are done.
 async fn govern(
     reloader: Reloader,
+    mut exporter: Option<Exporter>,
     admin_listener: StdListener,
     resolve_every: Duration,
     stage: watch::Sender<Stage>,
@@ -140,13 +156,23 @@ async fn govern(
             });
         }
     };
+    let exporting = async {
+        match &mut exporter {
+            Some(exporter) => exporter.run().await,
+            None => pending().await,
+        }
+    };
     notify::ready();
     tokio::select! {
+        () = exporting => {}
         () = answering => {}
         () = probing => {}
         () = reloading => {}
         () = reloader.watch() => {}
         () = stopping => {}
+    }
+    if let Some(exporter) = exporter {
+        exporter.finish().await;
     }
     Ok(())
 }

@@ -78,7 +78,7 @@ impl Rig {
                 fleet: Arc::clone(&rig.fleet),
                 connector: Tcp::new(Duration::from_secs(1)),
                 pool: Arc::new(Pool::default()),
-                access: AccessLog::open(None, Arc::clone(&rig.fleet.metrics)).unwrap(),
+                access: AccessLog::open(None, None, Arc::clone(&rig.fleet.metrics)).unwrap(),
                 tasks: TaskTracker::new(),
             };
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

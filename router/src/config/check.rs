@@ -115,6 +115,7 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
             made.map_err(|why| c.refuse("tls", why)).ok().map(Tls)
         }),
         access_log: file.access.log.clone(),
+        collector: collector(c, file),
         keys: file.access.keys_file.as_ref().and_then(|path| {
             let text = c.read("access.keys_file", path)?;
             Some(keys::digests(&text))
@@ -124,6 +125,18 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
     };
     check_relations(c, &config);
     if checks.0.is_empty() { Ok(config) } else { Err(ConfigErrors(checks.0)) }
+}
+
+fn collector(c: &mut Checks, file: &File) -> Option<String> {
+    let url = file.trace.collector.clone()?;
+    let uri = url.parse::<http::Uri>().ok();
+    let is_good = uri.is_some_and(|it| {
+        it.scheme_str() == Some("http") && it.host().is_some() && it.path() == "/"
+    });
+    if !is_good {
+        c.refuse("trace.collector", format!("{url:?} is not like http://127.0.0.1:4318"));
+    }
+    Some(url)
 }
 
 fn files(file: &File) -> Vec<PathBuf> {

@@ -47,6 +47,8 @@ pub struct File {
     pub shutdown: Shutdown,
     #[serde(default)]
     pub access: Access,
+    #[serde(default)]
+    pub trace: Trace,
     pub tls: Option<Tls>,
     #[serde(default)]
     pub endpoint: Vec<Endpoint>,
@@ -133,6 +135,12 @@ pub struct Shutdown {
 pub struct Access {
     pub log: Option<PathBuf>,
     pub keys_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    pub collector: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

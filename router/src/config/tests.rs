@@ -187,7 +187,7 @@ fn the_readme_lists_every_field() {
     let raw = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config/raw.rs");
     let raw = fs::read_to_string(raw).unwrap();
     let sections = ["policy", "limits", "queue", "timeouts", "health", "breaker", "shutdown"];
-    let sections = [&sections[..], &["access", "tls", "endpoint"]].concat();
+    let sections = [&sections[..], &["access", "trace", "tls", "endpoint"]].concat();
     let mut fields = Vec::new();
     for part in raw.split("\npub struct ").skip_while(|it| !it.starts_with("File")) {
         let (name, body) = part.split_once(" {").unwrap();

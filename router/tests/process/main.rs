@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
-use rig::{BINARY, Engine, Router, SOON, ends_well, exchange, file, once, pause, write};
+use rig::{BINARY, Engine, Router, SOON, collector, ends_well, exchange, file, once, pause, write};
 
 #[test]
 fn mistakes_of_the_operator_are_all_told_and_exit_64() {
@@ -227,4 +227,57 @@ fn each_request_leaves_one_line() {
         (&lines[1]["status"], &lines[1]["outcome"]),
         (&400.into(), &"invalid_target".into())
     );
+}
+
+#[test]
+fn each_sampled_request_is_a_span() {
+    let engine = Engine::start();
+    let (address, bodies) = collector();
+    let extra = format!("trace.collector = \"http://{address}\"");
+    let mut router = Router::start(&file(&engine, &extra));
+    let ask = |path: &str, flags: &str| {
+        let trace = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: r\r\ntraceparent: {trace}\r\ncontent-length: 2\r\n\
+             connection: close\r\n\r\n{{}}"
+        );
+        assert!(exchange(&router.listen, &request).unwrap().contains("200 OK"));
+    };
+    ask("/unsampled", "00");
+    ask("/first", "01");
+    let mut spans = spans(&bodies.recv_timeout(SOON).unwrap());
+    // What has not been sent yet is sent at the end.
+    ask("/last", "01");
+    router.signal("INT");
+    assert_eq!(router.wait(), Some(0));
+    spans.extend(bodies.try_iter().flat_map(|it| self::spans(&it)));
+    let paths: Vec<_> = spans.iter().map(|it| attribute(it, "url.path").to_string()).collect();
+    assert_eq!(paths, ["{\"stringValue\":\"/first\"}", "{\"stringValue\":\"/last\"}"]);
+    for span in &spans {
+        assert_eq!(span["traceId"], "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(span["parentSpanId"], "b7ad6b7169203331");
+        assert_eq!(attribute(span, "crossover.outcome")["stringValue"], "complete");
+        assert_eq!(attribute(span, "crossover.endpoint")["stringValue"], "s");
+    }
+}
+
+fn spans(body: &serde_json::Value) -> Vec<serde_json::Value> {
+    let spans = &body["resourceSpans"][0]["scopeSpans"][0]["spans"];
+    spans.as_array().unwrap_or_else(|| panic!("{body}")).clone()
+}
+
+fn attribute<'a>(span: &'a serde_json::Value, key: &str) -> &'a serde_json::Value {
+    let all = span["attributes"].as_array().unwrap();
+    &all.iter().find(|it| it["key"] == key).unwrap_or_else(|| panic!("{key}: {span}"))["value"]
+}
+
+#[test]
+fn a_collector_that_is_not_there_disturbs_nobody() {
+    let engine = Engine::start();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let router = Router::start(&file(&engine, &format!("trace.collector = \"http://{closed}\"")));
+    let request =
+        "POST /v1/x HTTP/1.1\r\nhost: r\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+    assert!(exchange(&router.listen, request).unwrap().contains("200 OK"));
+    router.until(|it| it.metric("spans_dropped_total 1"));
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -70,6 +71,40 @@ pub(crate) fn serve(stream: TcpStream, gate: &(Mutex<bool>, Condvar)) -> Option<
         } else {
             writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
         }
+    }
+}
+
+/// A collector of spans; gives the bodies it was sent.
+pub(crate) fn collector() -> (String, Receiver<serde_json::Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (sender, stream) = (sender.clone(), stream.unwrap());
+            thread::spawn(move || collect(stream, &sender));
+        }
+    });
+    (address, receiver)
+}
+
+fn collect(stream: TcpStream, sender: &Sender<serde_json::Value>) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut writer = stream;
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head).ok()? == 0 {
+                return None;
+            }
+        }
+        assert!(head.starts_with("POST /v1/traces "), "{head}");
+        let head = head.to_lowercase();
+        let len = head.split("content-length: ").nth(1)?.split('\r').next()?.parse().ok()?;
+        let mut body = vec![0; len];
+        reader.read_exact(&mut body).ok()?;
+        sender.send(serde_json::from_slice(&body).unwrap()).ok()?;
+        writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").ok()?;
     }
 }
 
