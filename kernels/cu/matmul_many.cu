@@ -1,17 +1,16 @@
-// out[r, n] = sum_k weights[n, k] x[r, k], for many rows: each weight that is read serves 64 rows.
+// out[r, n] = sum_k weights[n, k] x[r, k], for many rows: a weight that is read serves ROWS rows.
 //
 // The same tiles of weights, the same slices of the sum and the same order as in `matmul_few`, so
-// that a row's result has the same bits. A block makes 128 outputs x 64 rows; a warp 32 x 64.
+// that a row's result has the same bits. A block makes 128 outputs x ROWS rows; a warp 32 x ROWS.
 // Weights go from memory to registers, x through shared memory.
 #include "matmul.cuh"
 
-#define ROWS 64
 #define STAGES 3    // units of x under way
-#define COLUMNS (ROWS / 8)
 
-typedef float Sums[2][COLUMNS][4];
+template <int ROWS> using Sums = float[2][ROWS / 8][4];
 
 // x[row0.., inputs of a unit] to shared memory: blocks of 8 rows x 64 inputs.
+template <int ROWS>
 DEV void copy_x(bf16* to, const Matmul& p, int row0, int unit, int end) {
   const int block_rows = block_rows_of(p.rows);
   for (int i = threadIdx.x; i < ROWS / 8 * 64; i += 128) {
@@ -34,10 +33,11 @@ DEV void load_a(uint4 (&a)[2][2], const uint4* const at[2], int unit, int half, 
 }
 
 // Two steps: 32 inputs of two tiles of weights times all columns of x.
-DEV void multiply(Sums& sums, const uint4 (&a)[2][2], const bf16* x, int half) {
+template <int ROWS>
+DEV void multiply(Sums<ROWS>& sums, const uint4 (&a)[2][2], const bf16* x, int half) {
   const int lane = threadIdx.x % WARP;
 #pragma unroll
-  for (int column = 0; column < COLUMNS; ++column) {
+  for (int column = 0; column < ROWS / 8; ++column) {
     u32 b[4];
     load_tiles(b, x + column * 512 + half * 256 + lane * 8);
 #pragma unroll
@@ -51,11 +51,12 @@ DEV void multiply(Sums& sums, const uint4 (&a)[2][2], const bf16* x, int half) {
   }
 }
 
-DEV void add_and_clear(Sums& totals, Sums& sums) {
+template <int ROWS>
+DEV void add_and_clear(Sums<ROWS>& totals, Sums<ROWS>& sums) {
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll
-    for (int column = 0; column < COLUMNS; ++column)
+    for (int column = 0; column < ROWS / 8; ++column)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         totals[m][column][i] = __fadd_rn(totals[m][column][i], sums[m][column][i]);
@@ -63,19 +64,21 @@ DEV void add_and_clear(Sums& totals, Sums& sums) {
       }
 }
 
-// Where one slice's sums of this block wait: 16 float4 a thread.
+// Where one slice's sums of this block wait: ROWS / 4 float4 a thread.
+template <int ROWS>
 DEV float4* place(const Matmul& p, int slice) {
   size_t block = blockIdx.y * gridDim.x + blockIdx.x;
-  return (float4*)p.sums + ((block * p.slices + slice) * 16) * 128 + threadIdx.x;
+  return (float4*)p.sums + ((block * p.slices + slice) * (ROWS / 4)) * 128 + threadIdx.x;
 }
 
 // Leaves the sums for the block that ends last, which adds all slices in order. False for others.
-DEV bool join_slices(const Matmul& p, Sums& sums) {
+template <int ROWS>
+DEV bool join_slices(const Matmul& p, Sums<ROWS>& sums) {
   __shared__ bool is_last;
   float4* parts = (float4*)sums;
-  float4* mine = place(p, blockIdx.z);
+  float4* mine = place<ROWS>(p, blockIdx.z);
 #pragma unroll
-  for (int i = 0; i < 16; ++i) __stcg(mine + i * 128, parts[i]);
+  for (int i = 0; i < ROWS / 4; ++i) __stcg(mine + i * 128, parts[i]);
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -87,11 +90,11 @@ DEV bool join_slices(const Matmul& p, Sums& sums) {
   if (!is_last) return false;
   __threadfence();
 #pragma unroll
-  for (int i = 0; i < 16; ++i) parts[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  for (int i = 0; i < ROWS / 4; ++i) parts[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   for (int slice = 0; slice < p.slices; ++slice) {
-    const float4* from = place(p, slice);
+    const float4* from = place<ROWS>(p, slice);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < ROWS / 4; ++i) {
       float4 more = __ldcg(from + i * 128);
       parts[i].x += more.x, parts[i].y += more.y, parts[i].z += more.z, parts[i].w += more.w;
     }
@@ -99,10 +102,10 @@ DEV bool join_slices(const Matmul& p, Sums& sums) {
   return true;
 }
 
-template <int EPILOGUE>
-DEV void store_all(const Matmul& p, int tile, int row0, const Sums& sums) {
+template <int ROWS, int EPILOGUE>
+DEV void store_all(const Matmul& p, int tile, int row0, const Sums<ROWS>& sums) {
 #pragma unroll
-  for (int column = 0; column < COLUMNS; ++column) {
+  for (int column = 0; column < ROWS / 8; ++column) {
     int row = row0 + column * 8 + threadIdx.x % 4 * 2;
     float scale[2] = {1.0f, 1.0f};
 #pragma unroll
@@ -116,9 +119,9 @@ DEV void store_all(const Matmul& p, int tile, int row0, const Sums& sums) {
   }
 }
 
-// grid: (rows / 64, outputs / 128, slices or 1); block: 128.
+// grid: (rows / ROWS, outputs / 128, slices or 1); block: 128.
 // SPLIT: a block adds up one slice. Else it adds up all, one after the other.
-template <bool SPLIT, int EPILOGUE>
+template <int ROWS, bool SPLIT, int EPILOGUE>
 DEV void matmul_many(const Matmul& p) {
   __shared__ __align__(128) bf16 x[STAGES][ROWS * 64];
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -138,44 +141,48 @@ DEV void matmul_many(const Matmul& p) {
   wait_for_previous();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
-    copy_x(x[stage], p, row0, start + stage, end);
+    copy_x<ROWS>(x[stage], p, row0, start + stage, end);
     copies_commit();
   }
-  Sums sums = {}, totals = {};
+  Sums<ROWS> sums = {}, totals = {};
   int slice = 1, stage = 0;
   for (int unit = start; unit < end; ++unit) {
     copies_wait<STAGES - 2>();
     __syncthreads();
-    copy_x(x[(stage + STAGES - 1) % STAGES], p, row0, unit + STAGES - 1, end);
+    copy_x<ROWS>(x[(stage + STAGES - 1) % STAGES], p, row0, unit + STAGES - 1, end);
     copies_commit();
     if (!SPLIT && unit == slice_start(slice, p.slices, units)) {
-      add_and_clear(totals, sums);
+      add_and_clear<ROWS>(totals, sums);
       ++slice;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      multiply(sums, a[half], x[stage], half);
+      multiply<ROWS>(sums, a[half], x[stage], half);
       load_a(a[half], at, unit + 1, half, end);
     }
     stage = (stage + 1) % STAGES;
   }
-  let_next_start();
-  if (!SPLIT) add_and_clear(totals, sums);
-  if (SPLIT && p.slices > 1 && !join_slices(p, sums)) return;
-  store_all<EPILOGUE>(p, tile, row0, SPLIT ? sums : totals);
+  // Where blocks wait for each other, those of the next kernel would take their places.
+  if (!SPLIT || p.slices == 1) let_next_start();
+  if (!SPLIT) add_and_clear<ROWS>(totals, sums);
+  if (SPLIT && p.slices > 1 && !join_slices<ROWS>(p, sums)) return;
+  store_all<ROWS, EPILOGUE>(p, tile, row0, SPLIT ? sums : totals);
 }
 
-#define MANY(name, epilogue)                                                            \
-  KERNEL __launch_bounds__(128, 2) matmul_many_##name(const Matmul p) {                 \
-    matmul_many<false, epilogue>(p);                                                    \
-  }                                                                                     \
-  KERNEL __launch_bounds__(128, 2) matmul_split_##name(const Matmul p) {                \
-    matmul_many<true, epilogue>(p);                                                     \
+#define MANY(rows, blocks, name, epilogue)                                                \
+  KERNEL __launch_bounds__(128, blocks) matmul_many##rows##_##name(const Matmul p) {      \
+    matmul_many<rows, false, epilogue>(p);                                                \
+  }                                                                                       \
+  KERNEL __launch_bounds__(128, blocks) matmul_split##rows##_##name(const Matmul p) {     \
+    matmul_many<rows, true, epilogue>(p);                                                 \
   }
 
-MANY(plain, PLAIN)
-MANY(gated, GATED)
-MANY(residual, RESIDUAL)
+MANY(32, 3, plain, PLAIN)
+MANY(32, 3, gated, GATED)
+MANY(32, 3, residual, RESIDUAL)
+MANY(64, 2, plain, PLAIN)
+MANY(64, 2, gated, GATED)
+MANY(64, 2, residual, RESIDUAL)
 
 // scales[r] = 1 / rms(x[r, :]), summed as `matmul_few` does. One warp a row; block: 128.
 KERNEL norm_scales(const Matmul p, float* scales) {

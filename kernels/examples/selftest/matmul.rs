@@ -89,7 +89,9 @@ pub(crate) fn compare(
 
 /// The paths that this card has for a matrix of so many slices.
 fn paths(device: &Device, slices: usize) -> Vec<Path> {
-    let mut paths = vec![Path::Whole(Blocks::Plain), Path::Cut(Blocks::Plain, slices)];
+    let plain = [32, 64].map(Blocks::Plain);
+    let mut paths = plain.map(Path::Whole).to_vec();
+    paths.extend(plain.map(|it| Path::Cut(it, slices)));
     if device.facts().capability == (9, 0) {
         let widths = if slices == 1 { [64, 128, 256] } else { [64, 128, 192] };
         paths.extend(widths.map(|it| Path::Whole(Blocks::Wide(it))));
@@ -109,7 +111,7 @@ fn paths_agree(
     case: &Case,
 ) -> Result<(), DeviceError> {
     for norm in [None, Some(EPS)] {
-        let first = Path::Whole(Blocks::Plain);
+        let first = Path::Whole(Blocks::Plain(64));
         let many = case.plain(device, scratch, first, 0..case.rows, norm)?;
         report.compare(&format!("many {}", case.name), &many, &case.wanted(norm.is_some()), 2e-6);
         for path in paths(device, case.matrix.slices()) {

@@ -3,7 +3,7 @@
 mod model;
 
 use kernels::cuda::{Device, DeviceError};
-use kernels::ops::matmul::{Matrix, Out, Path, Rows, Scratch, tile_words};
+use kernels::ops::matmul::{Blocks, Matrix, Out, Path, Rows, Scratch, tile_words};
 use kernels::ops::{bf16, block_values};
 
 use crate::random::Random;
@@ -118,8 +118,14 @@ fn products(device: &Device) -> Result<(), DeviceError> {
                 })
             };
             let us = time(path)?;
-            if path != Path::Few && rows <= 256 {
-                line += &format!(" [few {:.1}]", time(Path::Few)?);
+            if path != Path::Few && rows <= 64 {
+                let plain = Blocks::Plain(rows);
+                line += &format!(" [whole {:.1}", time(Path::Whole(plain))?);
+                let slices = matrices[0].slices();
+                if 1 < slices {
+                    line += &format!(", cut {:.1}", time(Path::Cut(plain, slices))?);
+                }
+                line += "]";
             }
             line += &if rows < 256 {
                 format!(" {us:.1} ({:.0}%)", bytes as f64 / us / 1e6 / 4.28 * 100.0)

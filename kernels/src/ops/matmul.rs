@@ -24,9 +24,8 @@ const FEW_MAX: usize = 64;
 const FEW: usize = 16;
 /// Bytes of a matrix after which the next kernel's first loads would be in the way.
 const EARLY_BYTES_MAX: u64 = 16 << 20;
-/// Outputs of a block of the kernels for many rows, and rows of the plain one.
+/// Outputs of a block of the kernels for many rows.
 const BLOCK_OUTPUTS: usize = 128;
-const BLOCK_ROWS: usize = 64;
 /// Rows of a block whose slices can be cut.
 const CUT_ROWS: usize = 128;
 /// Inputs between which slices are cut; 128 outputs of them are one run of memory.
@@ -150,7 +149,8 @@ impl Scratch {
         let blocks_min = device.facts().multiprocessors as usize;
         Ok(Self {
             sums: device.zeros(blocks_min * 8 * CUT_ROWS * BLOCK_OUTPUTS)?,
-            arrivals: device.zeros(2 * blocks_min)?,
+            // A matrix in several slices has at most 256 blocks of outputs.
+            arrivals: device.zeros((2 * blocks_min).max(256))?,
             scales: device.zeros(rows_max)?,
             blocks_min,
             hopper: device.facts().capability == (9, 0),
@@ -289,8 +289,8 @@ impl Matrix {
         grid.blocks = (whole(rows.div_ceil(blocks.rows())), whole(columns), whole(parts));
         let kernel = match (blocks, path) {
             // One part of one slice is a whole sum: nothing waits anywhere.
-            (Blocks::Plain, _) if self.slices == parts => format!("matmul_split_{end}"),
-            (Blocks::Plain, _) => format!("matmul_many_{end}"),
+            (Blocks::Plain(rows), _) if self.slices == parts => format!("matmul_split{rows}_{end}"),
+            (Blocks::Plain(rows), _) => format!("matmul_many{rows}_{end}"),
             (Blocks::Wide(width), Path::Cut(..)) => format!("matmul_wide_split_{width}"),
             (Blocks::Wide(width), _) if self.slices == 1 => format!("matmul_wide_one_{width}"),
             (Blocks::Wide(width), _) => format!("matmul_wide_loop_{width}"),

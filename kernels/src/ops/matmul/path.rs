@@ -1,6 +1,6 @@
 //! Which kernel computes a product, for a matrix and a number of rows.
 
-use super::{BLOCK_OUTPUTS, BLOCK_ROWS, FEW, FEW_MAX, Matrix, Scratch, TILE};
+use super::{BLOCK_OUTPUTS, FEW, FEW_MAX, Matrix, Scratch, TILE};
 
 /// What may be read of x, for each 16 outputs, and of weights, for each 64 rows, before wider
 /// blocks are better.
@@ -20,8 +20,8 @@ pub enum Path {
 /// The rows of a block, by the kernel that makes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Blocks {
-    /// 64 rows, on any card.
-    Plain,
+    /// 32 or 64 rows, on any card.
+    Plain(usize),
     /// 64, 128, 192 (only of whole sums in slices) or 256 (only of sums in one slice), on Hopper.
     Wide(usize),
 }
@@ -29,8 +29,7 @@ pub enum Blocks {
 impl Blocks {
     pub(super) fn rows(self) -> usize {
         match self {
-            Self::Plain => BLOCK_ROWS,
-            Self::Wide(rows) => rows,
+            Self::Plain(rows) | Self::Wide(rows) => rows,
         }
     }
 }
@@ -53,13 +52,16 @@ impl Matrix {
             (count, parts.min(self.slices))
         };
         if !scratch.hopper {
-            let (count, parts) = cut(Blocks::Plain);
+            let blocks = Blocks::Plain(if rows <= 32 { 32 } else { 64 });
+            let (count, parts) = cut(blocks);
             let is_cut = 1 < parts && count < scratch.blocks_min;
-            return if is_cut {
-                Path::Cut(Blocks::Plain, self.slices)
-            } else {
-                Path::Whole(Blocks::Plain)
-            };
+            return if is_cut { Path::Cut(blocks, self.slices) } else { Path::Whole(blocks) };
+        }
+        if rows <= 32 {
+            // Of the plain ones more fit a multiprocessor, which pays while memory sets the pace.
+            let blocks = Blocks::Plain(32);
+            let is_cut = 1 < self.slices;
+            return if is_cut { Path::Cut(blocks, self.slices) } else { Path::Whole(blocks) };
         }
         let blocks = Blocks::Wide(if rows <= 64 { 64 } else { 128 });
         let (_, parts) = cut(blocks);
