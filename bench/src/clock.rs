@@ -29,3 +29,10 @@ pub fn utc() -> String {
     let time = DateTime::from_timestamp(seconds, 0).unwrap_or_default();
     time.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
+
+/// Nanoseconds of the clock that all programs of a machine share.
+#[expect(clippy::disallowed_methods, reason = "this file reads the clock for all others")]
+pub fn unix_ns() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -76,8 +76,20 @@ fn command(mut args: impl Iterator<Item = String>) -> String {
 
 /// Seconds of processor time that this program has used; `None` where the system does not tell.
 pub fn cpu_seconds() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    cpu_seconds_of("self")
+}
+
+/// Seconds of processor time that another program has used.
+pub fn cpu_seconds_of(pid: &str) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     ticks(&text).map(|it| it / TICKS_PER_SECOND)
+}
+
+/// KiB of memory that another program has resident.
+pub fn resident_kib(pid: &str) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|it| it.strip_prefix("VmRSS:"))?;
+    line.trim().trim_end_matches("kB").trim().parse().ok()
 }
 
 /// Linux tells processor time in hundredths of a second, whatever its own clock does.

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use bench::{calibrate, compare, simulate, sweep};
+use bench::{calibrate, compare, hop, simulate, sweep};
 use clap::{Parser, Subcommand};
 
 /// Measures a pair of engines and the router in front of them.
@@ -23,6 +23,8 @@ enum Command {
     Calibrate(calibrate::Args),
     /// Loads our own endpoint and installed peers in turns, and prints ratios.
     Compare(Box<compare::Args>),
+    /// Measures what a proxy costs beside others: latency, requests a second, streams.
+    Hop(hop::Args),
     /// Compares policies and partitions without a machine, from measured curves.
     Simulate(simulate::Args),
 }
@@ -33,6 +35,7 @@ async fn main() -> ExitCode {
         Command::Sweep(args) => sweep::run(args).await,
         Command::Calibrate(args) => calibrate::run(&args).await,
         Command::Compare(args) => compare::run(*args).await,
+        Command::Hop(args) => hop::run(args).await,
         Command::Simulate(args) => simulate::run(&args),
     };
     match done {
