@@ -7,6 +7,7 @@ use crate::batch::plan::{StepChoices, StepPlan};
 
 pub mod cpu;
 pub mod cuda;
+mod layer;
 
 /// Sizes a backend fixes when it starts.
 #[derive(Clone, Copy, Debug)]

@@ -23,6 +23,7 @@ use self::send::{Outgoing, Recorded, Tables};
 use self::sizes::{check, held_max, page_count, positions, shape, words_max};
 use self::target::{Pass, Target};
 use self::weights::Source;
+use crate::backend::layer::Sizes;
 use crate::backend::{Backend, BackendError, Shape};
 use crate::batch::plan::{StepChoices, StepPlan};
 use crate::model::{self, HeadConfig, Model, ModelConfig};
@@ -169,7 +170,7 @@ impl CudaBackend {
         let drafts_max = options.drafts_max as usize;
         let choosers_max = lanes * (1 + drafts_max);
         let mut both = vec![target.sizes];
-        both.extend(head_config.map(head::sizes));
+        both.extend(head_config.map(Sizes::from));
         let scratch = Scratch::new(&device, rows_max, positions, &both)?;
         let room = Room::new(&device, target.sizes, rows_max)?;
         let words_max = words_max(model, options, choosers_max, positions);

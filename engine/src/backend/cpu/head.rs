@@ -9,11 +9,12 @@ use kernels::cpu::{
     Activations, KvLayer, KvPages, Matrix, PAGE_TOKENS, Rope, Team, argmax, softmax,
 };
 
-use super::layer::{Layer, Place, Rows, Scratch, Sizes, Tools, apply, norm};
+use super::layer::{Layer, Place, Rows, Scratch, Tools, apply, norm};
 use super::rows::{Laid, Part};
 use super::target::Target;
 use super::weights::{Source, refused};
 use crate::backend::BackendError;
+use crate::backend::layer::Sizes;
 use crate::model::{self, HeadConfig};
 
 /// First slot that has a row of the draft layer.
@@ -121,14 +122,7 @@ impl Head {
             return Err(refused("the draft head", "its hidden size is not the target's"));
         }
         let source = Source { tensors, activations, rounds_plain: true };
-        let sizes = Sizes {
-            hidden: config.hidden,
-            intermediate: config.intermediate,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-            eps: config.rms_eps,
-        };
+        let sizes = Sizes::from(config);
         let own_head = tensors.contains_key("lm_head.weight");
         let keys_values = ["k", "v"].map(|it| format!("midlayer.self_attn.{it}_proj.weight"));
         let positions = pages * PAGE_TOKENS;

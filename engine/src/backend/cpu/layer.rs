@@ -7,17 +7,7 @@ use kernels::cpu::{
 
 use super::weights::Source;
 use crate::backend::BackendError;
-
-/// Sizes and constants that a layer shares with its like.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) hidden: usize,
-    pub(super) intermediate: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) head_dim: usize,
-    pub(super) eps: f32,
-}
+use crate::backend::layer::Sizes;
 
 /// Where a row stands: the page table of its sequence, and its slot there.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,11 @@
 
 use kernels::cpu::{Activations, KvLayer, KvPages, Matrix, Rope, Team};
 
-use super::layer::{Layer, Rows, Scratch, Sizes, Tools, apply, norm};
+use super::layer::{Layer, Rows, Scratch, Tools, apply, norm};
 use super::rows::Laid;
 use super::weights::Source;
 use crate::backend::BackendError;
+use crate::backend::layer::Sizes;
 use crate::model::{Model, ModelConfig};
 
 /// Weights of the target, laid out.
@@ -33,17 +34,6 @@ pub(super) struct Stream {
     pub(super) logits: Vec<f32>,
 }
 
-pub(super) fn sizes(config: &ModelConfig) -> Sizes {
-    Sizes {
-        hidden: config.hidden,
-        intermediate: config.intermediate,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
-        eps: config.rms_eps,
-    }
-}
-
 /// Sizes of each layer's keys and values.
 pub(super) fn kv_layers(config: &ModelConfig) -> Vec<KvLayer> {
     vec![KvLayer { kv_heads: config.kv_heads, head_dim: config.head_dim }; config.layers]
@@ -58,7 +48,7 @@ impl Target {
     ) -> Result<Self, BackendError> {
         let Model { config, tensors } = model;
         let source = Source { tensors, activations, rounds_plain: false };
-        let sizes = sizes(config);
+        let sizes = Sizes::from(config);
         let kind = (config.qkv_bias, config.qk_norm);
         let layer = |index: usize| {
             let name = format!("layers.{index}");

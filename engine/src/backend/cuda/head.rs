@@ -9,10 +9,11 @@ use kernels::ops::matmul::{Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{Extent, Step};
 
-use super::layer::{self, Kind, Layer, Room, Scratch, Sizes, Spans, Tools};
+use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools};
 use super::target::{Capture, Target};
 use super::weights::{Source, Stack, refused};
 use crate::backend::BackendError;
+use crate::backend::layer::Sizes;
 use crate::model::HeadConfig;
 
 /// Its rotary positions are one behind its slots, and slot 0 has no row.
@@ -52,17 +53,6 @@ pub(super) struct Extents {
     pub(super) lanes: usize,
 }
 
-pub(super) fn sizes(config: &HeadConfig) -> Sizes {
-    Sizes {
-        hidden: config.hidden,
-        intermediate: config.intermediate,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
-        eps: config.rms_eps,
-    }
-}
-
 /// Memory for each page, in bytes.
 pub(super) fn page_bytes(config: &HeadConfig) -> usize {
     Pages::page_values(config.kv_heads, config.head_dim) * size_of::<bf16>()
@@ -78,7 +68,7 @@ impl Head {
         borrowed: (Source<'_>, &str),
         extents: Extents,
     ) -> Result<Self, BackendError> {
-        let (device, sizes) = (source.device, sizes(config));
+        let (device, sizes) = (source.device, Sizes::from(config));
         let (hidden, kv) = (config.hidden, config.kv_heads * config.head_dim);
         let layers = &config.captured_layers;
         let norm = source.vector("norm.weight", hidden)?;

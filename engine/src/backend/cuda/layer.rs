@@ -10,28 +10,8 @@ use kernels::ops::rows::{PAGE_TOKENS, Step};
 
 use super::weights::{Source, Stack};
 use crate::backend::BackendError;
+use crate::backend::layer::Sizes;
 use crate::model::Rope;
-
-/// Sizes and constants of a layer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) hidden: usize,
-    pub(super) intermediate: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) head_dim: usize,
-    pub(super) eps: f32,
-}
-
-impl Sizes {
-    pub(super) fn qkv(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
-    }
-
-    pub(super) fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-}
 
 /// Weights of one layer.
 #[derive(Debug)]

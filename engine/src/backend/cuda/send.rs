@@ -4,7 +4,7 @@ use kernels::ops::attend::{blocks_of_rows, is_few};
 use kernels::ops::rows::{CHAINED, CHOOSES, Entry as RowEntry, Extent, Lists, StepWords, Wish};
 use kernels::ops::sample::{LOGPROBS_MAX, STOPS_MAX};
 
-use super::layer::Sizes;
+use crate::backend::layer::Sizes;
 use crate::batch::plan::{Entry, StepPlan};
 use crate::batch::sampling::Sampling;
 

@@ -8,9 +8,10 @@ use kernels::ops::matmul::{Captured, Matrix, Out, Rows};
 use kernels::ops::rope::{Pages, Places, Turns};
 use kernels::ops::rows::Step;
 
-use super::layer::{self, Kind, Layer, Room, Scratch, Sizes, Spans, Tools};
+use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools};
 use super::weights::{Source, Stack};
 use crate::backend::BackendError;
+use crate::backend::layer::Sizes;
 use crate::model::ModelConfig;
 
 /// Weights of the target.
@@ -51,17 +52,6 @@ impl Capture {
     }
 }
 
-pub(super) fn sizes(config: &ModelConfig) -> Sizes {
-    Sizes {
-        hidden: config.hidden,
-        intermediate: config.intermediate,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
-        eps: config.rms_eps,
-    }
-}
-
 /// Name of the tensor that turns hidden states into logits.
 pub(super) fn head_name(config: &ModelConfig) -> &'static str {
     if config.tied { "embed_tokens.weight" } else { "lm_head.weight" }
@@ -87,7 +77,7 @@ impl Target {
         config: &ModelConfig,
         positions: usize,
     ) -> Result<Self, BackendError> {
-        let sizes = sizes(config);
+        let sizes = Sizes::from(config);
         let kind = Kind {
             input_norm: Some("input_layernorm.weight"),
             bias: config.qkv_bias,
