@@ -1,59 +1,13 @@
 # Sourced by the scripts beside it: builds, fetches the model, starts engines and routers, stops them at the end.
 #
-#   BIN       where the programs are        [target/release of this checkout, built]
 #   MODEL     the model's file              [what `crossover fetch` brings]
 #   HEAD_DIR  its draft head                [the shipped one]
 #   CORES     devices: speculative, throughput, and both together   [cpu:0 cpu:1 cpu:0-1]
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. "$(dirname "${BASH_SOURCE[0]}")/children.sh"
 
-if [ -z "${BIN:-}" ]; then
-    cargo build --release --locked --bins
-    BIN=${CARGO_TARGET_DIR:-target}/release
-fi
 MODEL=${MODEL:-$("$BIN/crossover" fetch | tail -n 1)}
 HEAD_DIR=${HEAD_DIR:-deploy/models/smollm2-135m-instruct-eagle3}
 read -r SPECULATIVE_CORES THROUGHPUT_CORES ALL_CORES <<< "${CORES:-cpu:0 cpu:1 cpu:0-1}"
-RUN=$(mktemp -d)
-CHILDREN=()
-
-stop() {
-    for child in "${CHILDREN[@]}"; do kill "$child" 2>/dev/null || true; done
-    wait
-    rm -rf "$RUN"
-}
-trap stop EXIT
-trap 'exit 130' INT TERM
-
-# unused PORT...: ends the script when something listens there: it would be measured instead
-unused() {
-    local port
-    for port in "$@"; do
-        if (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; then
-            echo "something listens on port $port already" >&2
-            exit 1
-        fi
-    done
-}
-
-# start NAME PROGRAM ARGS...: in the background, its output in $RUN/NAME.log
-start() {
-    local name=$1
-    shift
-    "$@" > "$RUN/$name.log" 2>&1 &
-    CHILDREN+=($!)
-}
-
-# ready NAME URL: waits until URL answers 200, at most two minutes
-ready() {
-    for _ in $(seq 600); do
-        curl -sf -o /dev/null "$2" && return
-        sleep 0.2
-    done
-    echo "$1 is not ready; its log ends:" >&2
-    tail -n 5 "$RUN/$1.log" >&2
-    exit 1
-}
 
 # engine NAME PORT DEVICE ARGS...
 engine() {

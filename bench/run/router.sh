@@ -3,50 +3,17 @@
 # where they are installed. Each has one thread where it can be told so, and keeps connections; all in turns, one run.
 #   bench/run/router.sh [FOLDER]
 #   ROUNDS=5 SECONDS_EACH=3 SGLANG_ROUTER=PATH VLLM_ROUTER=PATH
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-if [ -z "${BIN:-}" ]; then
-    cargo build --release --locked --bins
-    BIN=${CARGO_TARGET_DIR:-target}/release
-fi
+. "$(dirname "$0")/children.sh"
 FOLDER=${1:-bench/results/$(date -u +%F)-router}
 ROUNDS=${ROUNDS:-5} SECONDS_EACH=${SECONDS_EACH:-3}
 mkdir -p "$FOLDER"
-RUN=$(mktemp -d)
-CHILDREN=()
-stop() {
-    for child in "${CHILDREN[@]}"; do kill "$child" 2> /dev/null || true; done
-    rm -rf "$RUN"
-}
-trap stop EXIT
-trap 'exit 130' INT TERM
 ulimit -n "$(ulimit -Hn)"
-
-# start NAME PROGRAM ARGS...; leaves its number in $PID
-start() {
-    local name=$1
-    shift
-    "$@" > "$RUN/$name.log" 2>&1 &
-    PID=$!
-    CHILDREN+=("$PID")
-}
-
-# ready NAME PORT
-ready() {
-    for _ in $(seq 300); do
-        curl -sf -o /dev/null "http://127.0.0.1:$2/health" && return
-        sleep 0.1
-    done
-    echo "$1 does not answer; its log ends:" >&2
-    tail -n 5 "$RUN/$1.log" >&2
-    return 1
-}
 
 start mock-a "$BIN/crossover-bench" hop mock 127.0.0.1:19001
 TARGETS=(--target "direct=127.0.0.1:19001@$PID")
 start mock-b "$BIN/crossover-bench" hop mock 127.0.0.1:19002
-ready mock-a 19001
-ready mock-b 19002
+ready mock-a http://127.0.0.1:19001/health
+ready mock-b http://127.0.0.1:19002/health
 
 cat > "$RUN/router.toml" << 'END'
 listen = "127.0.0.1:19500"
@@ -67,7 +34,7 @@ url = "http://127.0.0.1:19002"
 in_flight_max = 16384
 END
 start crossover "$BIN/crossover-router" --config "$RUN/router.toml"
-ready crossover 19500
+ready crossover http://127.0.0.1:19500/health
 TARGETS+=(--target "crossover=127.0.0.1:19500@$PID")
 
 if command -v nginx > "$RUN/found"; then
@@ -88,7 +55,7 @@ http {
 END
     start nginx nginx -p "$RUN" -c "$RUN/nginx.conf"
     MASTER=$PID
-    ready nginx 19300 && TARGETS+=(--target "nginx=127.0.0.1:19300@$(pgrep -P "$MASTER" | head -n 1)")
+    ready nginx http://127.0.0.1:19300/health && TARGETS+=(--target "nginx=127.0.0.1:19300@$(pgrep -P "$MASTER" | head -n 1)")
 fi
 
 if command -v haproxy > "$RUN/found"; then
@@ -112,18 +79,18 @@ backend engines
   server b 127.0.0.1:19002
 END
     start haproxy haproxy -f "$RUN/haproxy.cfg"
-    ready haproxy 19400 && TARGETS+=(--target "haproxy=127.0.0.1:19400@$PID")
+    ready haproxy http://127.0.0.1:19400/health && TARGETS+=(--target "haproxy=127.0.0.1:19400@$PID")
 fi
 
 if [ -n "${SGLANG_ROUTER:-}" ]; then
     start sglang-router "$SGLANG_ROUTER" launch --host 127.0.0.1 --port 19100 --policy power_of_two --log-level warn \
         --worker-urls http://127.0.0.1:19001 http://127.0.0.1:19002 --prometheus-host 127.0.0.1 --prometheus-port 19101
-    ready sglang-router 19100 && TARGETS+=(--target "sglang-router=127.0.0.1:19100@$PID")
+    ready sglang-router http://127.0.0.1:19100/health && TARGETS+=(--target "sglang-router=127.0.0.1:19100@$PID")
 fi
 if [ -n "${VLLM_ROUTER:-}" ]; then
     start vllm-router "$VLLM_ROUTER" --host 127.0.0.1 --port 19200 --policy power_of_two --log-level warning \
         --worker-urls http://127.0.0.1:19001 http://127.0.0.1:19002 --prometheus-host 127.0.0.1 --prometheus-port 19201
-    ready vllm-router 19200 && TARGETS+=(--target "vllm-router=127.0.0.1:19200@$PID")
+    ready vllm-router http://127.0.0.1:19200/health && TARGETS+=(--target "vllm-router=127.0.0.1:19200@$PID")
 fi
 
 : > "$FOLDER/figures.md"
