@@ -6,7 +6,7 @@ FOLDER=${1:-bench/results/$(date -u +%F)-peers}
 shift || true
 HIGH=${HIGH:-8}
 pair
-printf 'kind = "switch"\nhigh = %s\n' "$HIGH" | router switch 8010
+router switch 8010 < <(printf 'kind = "switch"\nhigh = %s\n' "$HIGH")
 PROGRAMS=()
 if [ -n "${LLAMA_SERVER:-}" ]; then PROGRAMS=(--program "llama-server=$LLAMA_SERVER"); fi
 "$BIN/crossover-bench" compare --routed http://127.0.0.1:8010 --high "$HIGH" --gguf "$MODEL" \

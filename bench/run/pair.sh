@@ -25,7 +25,8 @@ pair() {
     engine throughput 8102 "$THROUGHPUT_CORES" --mode baseline
 }
 
-# router NAME PORT: the policy's lines of the configuration come from standard input
+# router NAME PORT: the policy's lines of the configuration come from standard input; not through a pipe, whose children nobody
+# here could stop
 router() {
     local name=$1 port=$2
     unused "$port" "$((port + 1000))"

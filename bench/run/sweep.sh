@@ -17,9 +17,9 @@ FILE=$(realpath "$FOLDER/calibration.json")
 HIGH=$(sed -n 's/.*"high": *\([0-9]*\).*/\1/p' "$FILE")
 # An engine on twice the cores has the same step at the same load, only sooner: it drafts as long.
 engine one 8103 "$ALL_CORES" --mode eagle3 --draft "$HEAD_DIR" --draft-until "$HIGH"
-printf 'kind = "switch"\nhigh = "auto"\ncalibration = "%s"\n' "$FILE" | router switch 8010
-printf 'kind = "spill"\nhigh = "auto"\ncalibration = "%s"\n' "$FILE" | router spill 8011
-printf 'kind = "marginal"\ncalibration = "%s"\n' "$FILE" | router marginal 8012
+router switch 8010 < <(printf 'kind = "switch"\nhigh = "auto"\ncalibration = "%s"\n' "$FILE")
+router spill 8011 < <(printf 'kind = "spill"\nhigh = "auto"\ncalibration = "%s"\n' "$FILE")
+router marginal 8012 < <(printf 'kind = "marginal"\ncalibration = "%s"\n' "$FILE")
 TARGETS=(
     --target speculative=http://127.0.0.1:8010@speculative
     --target throughput=http://127.0.0.1:8010@throughput
