@@ -52,6 +52,6 @@ END
     TARGETS+=(--target haproxy=http://127.0.0.1:8013)
 fi
 "$BIN/crossover-bench" sweep "${TARGETS[@]}" --concurrency "${LOADS:-1,2,4,6,8,12,16,24,32}" --rounds 3 \
-    --requests-each 2 --requests-min 6 --tokens 64 --ignore-eos \
+    --requests-each 2 --requests-min 6 --tokens 64 --ignore-eos --same-prompts \
     --metrics http://127.0.0.1:8101/metrics --metrics http://127.0.0.1:8103/metrics \
     --out "$FOLDER" "$@"

@@ -14,8 +14,10 @@ use crate::report;
 use crate::target;
 
 pub mod confidence;
+pub mod depth;
 pub mod search;
 
+use depth::Drafting;
 use search::{Measure, Rules, Search, usual_ladder};
 
 /// Which pair, and how well to look.
@@ -42,6 +44,10 @@ pub struct Args {
     /// The most requests in flight on one instance to look at.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub in_flight_max: u32,
+    /// The most drafts to look at [default: what the speculative instance makes; 0 for an instance
+    /// that is not told by a request how many]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=16))]
+    pub drafts_max: Option<u32>,
     /// Runs of each instance at one load: at least these many,
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=100))]
     pub repeats_min: u32,
@@ -95,10 +101,14 @@ pub async fn run(args: &Args) -> Result<(), String> {
     }
     let mut search = Search::new(&mut pair, rules);
     let crossing = search.run().await?;
-    let file = File { key, measured: clock::utc(), ..search.file(crossing) };
+    let file = search.file(crossing);
+    let found = search.sentence(crossing);
+    let depth = pair.depth().await?;
+    let file = File { key, measured: clock::utc(), depth, ..file };
     let written = std::fs::write(&args.out, file.text());
     written.map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
-    report::show(&search.sentence(crossing));
+    report::show(&found);
+    report::show(&depth::sentence(&file.depth));
     Ok(())
 }
 
@@ -138,15 +148,27 @@ impl Pair {
         }
         Ok(Self { client, targets, args: args.clone(), prompts: [0, 0] })
     }
-}
 
-impl Measure for &mut Pair {
-    async fn total(&mut self, role: Role, in_flight: u32) -> Result<f64, String> {
-        let at = usize::from(role == Role::Throughput);
+    /// Drafts by load; empty where the instance makes none.
+    async fn depth(&mut self) -> Result<depth::Table, String> {
+        let drafts_max = match self.args.drafts_max {
+            Some(drafts) => drafts,
+            None => self.client.draft_depth(&self.targets[0]).await,
+        };
+        if drafts_max == 0 {
+            return Ok(depth::Table::new());
+        }
+        let doubles = |it: &u32| it.is_power_of_two();
+        let ladder: Vec<u32> =
+            usual_ladder(self.args.in_flight_max).into_iter().filter(doubles).collect();
+        let repeats = self.args.repeats_min;
+        depth::table(self, &ladder, drafts_max, repeats).await
+    }
+
+    async fn run(&self, at: usize, in_flight: u32, like: Like) -> Result<f64, String> {
         let requests = (in_flight * self.args.requests_each).max(self.args.requests_min);
-        let first = self.prompts[at];
-        self.prompts[at] += requests;
         let (set, tokens_max) = (self.args.prompts, self.args.tokens);
+        let Like { first, drafts_max, cache_salt } = like;
         let ask = move |index| Ask {
             prompt: first + index,
             text: prompts::prompt(set, first + index),
@@ -154,18 +176,59 @@ impl Measure for &mut Pair {
             temperature: 0.0,
             seed: u64::from(first + index),
             ignore_eos: true,
+            drafts_max,
+            cache_salt: cache_salt.clone(),
         };
         let closed = Closed { concurrency: in_flight, requests };
         let run = closed.run(&self.client, &self.targets[at], ask).await;
-        let name = role.label();
-        let total = run.tokens_per_second();
-        report::progress(&format!("{in_flight:>4} in flight  {name:<12} {total:8.1} tok/s"));
         match run.failures() {
-            0 => Ok(total),
+            0 => Ok(run.tokens_per_second()),
             failed => Err(format!(
-                "{name} failed {failed} of {requests} requests with {in_flight} in flight"
+                "{} failed {failed} of {requests} requests with {in_flight} in flight",
+                self.targets[at].name
             )),
         }
+    }
+}
+
+/// What the requests of one run have in common.
+#[derive(Clone, Debug, Default)]
+struct Like {
+    first: u32,
+    drafts_max: Option<u32>,
+    cache_salt: Option<String>,
+}
+
+impl Drafting for Pair {
+    async fn total_with(
+        &mut self,
+        drafts: u32,
+        in_flight: u32,
+        repeat: u32,
+    ) -> Result<f64, String> {
+        let like = Like {
+            first: repeat * self.args.in_flight_max.saturating_mul(self.args.requests_each),
+            drafts_max: Some(drafts),
+            cache_salt: Some(format!("{}-{drafts}-{in_flight}-{repeat}", std::process::id())),
+        };
+        let total = self.run(0, in_flight, like).await?;
+        report::progress(&format!(
+            "{in_flight:>4} in flight  {drafts:>2} drafts    {total:8.1} tok/s"
+        ));
+        Ok(total)
+    }
+}
+
+impl Measure for &mut Pair {
+    async fn total(&mut self, role: Role, in_flight: u32) -> Result<f64, String> {
+        let at = usize::from(role == Role::Throughput);
+        let requests = (in_flight * self.args.requests_each).max(self.args.requests_min);
+        let like = Like { first: self.prompts[at], ..Like::default() };
+        self.prompts[at] += requests;
+        let total = self.run(at, in_flight, like).await?;
+        let name = role.label();
+        report::progress(&format!("{in_flight:>4} in flight  {name:<12} {total:8.1} tok/s"));
+        Ok(total)
     }
 }
 

@@ -20,6 +20,10 @@ pub struct Ask {
     pub temperature: f64,
     pub seed: u64,
     pub ignore_eos: bool,
+    /// Drafts in a step at most; Crossover's engines know the field.
+    pub drafts_max: Option<u32>,
+    /// Requests with different ones share no cached prefixes, on servers that know the field.
+    pub cache_salt: Option<String>,
 }
 
 /// Sends requests, and keeps their connections.
@@ -69,6 +73,13 @@ impl Client {
         let models: Value = serde_json::from_str(&text).map_err(|it| format!("{url}: {it}"))?;
         let name = models["data"][0]["id"].as_str();
         Ok(name.ok_or_else(|| format!("{url} names no model"))?.to_owned())
+    }
+
+    /// Drafts that the target makes in a step; none where it does not tell.
+    pub async fn draft_depth(&self, target: &Target) -> u32 {
+        let text = self.text(&format!("{}/load", target.url)).await.unwrap_or_default();
+        let load: Value = serde_json::from_str(&text).unwrap_or_default();
+        load["draft_depth"].as_u64().and_then(|it| it.try_into().ok()).unwrap_or(0)
     }
 
     /// Runs one request to its end. Never fails: what went wrong is in the sample.
@@ -141,7 +152,7 @@ impl Client {
 }
 
 fn body(model: &str, ask: &Ask) -> Value {
-    json!({
+    let mut body = json!({
         "model": model,
         "messages": [{ "role": "user", "content": ask.text }],
         "max_tokens": ask.tokens_max,
@@ -150,7 +161,14 @@ fn body(model: &str, ask: &Ask) -> Value {
         "ignore_eos": ask.ignore_eos,
         "stream": true,
         "stream_options": { "include_usage": true },
-    })
+    });
+    if let Some(salt) = &ask.cache_salt {
+        body["cache_salt"] = json!(salt);
+    }
+    if let Some(drafts) = ask.drafts_max {
+        body["speculative"] = json!(drafts);
+    }
+    body
 }
 
 fn take_usage(usage: &Value, sample: &mut Sample) {

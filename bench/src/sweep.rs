@@ -59,6 +59,10 @@ pub struct LoadArgs {
     /// A prompt a line, instead of a built-in set; a line may be a JSON string.
     #[arg(long)]
     pub prompts_file: Option<PathBuf>,
+    /// Send all targets the same prompts within a round, each with a `cache_salt` of its own, so
+    /// that none finds what another left in a prefix cache; vLLM and Crossover know that field.
+    #[arg(long)]
+    pub same_prompts: bool,
     /// Tokens asked of each request: N, LOW-HIGH or tail:MEAN.
     #[arg(long, default_value = "128")]
     pub tokens: Lengths,
@@ -217,7 +221,15 @@ impl<'a> Sweep<'a> {
     }
 
     async fn load(&self, round: u32, load: usize, target: usize) -> Run {
-        let first = block(round, load, target, self.targets.len()).wrapping_mul(self.block);
+        let same = self.args.same_prompts;
+        let block = match same {
+            // One for each load and round, whatever the target.
+            true => block(0, round as usize * self.loads.len() + load, 0, 1),
+            false => block(round, load, target, self.targets.len()),
+        };
+        let first = block.wrapping_mul(self.block);
+        // Another sweep on the same servers has another number.
+        let salt = same.then(|| format!("{}-{round}-{load}-{target}", std::process::id()));
         let (prompts, args) = (Arc::clone(&self.prompts), self.args.clone());
         let ask = move |index: u32| {
             let prompt = first.wrapping_add(index);
@@ -228,6 +240,8 @@ impl<'a> Sweep<'a> {
                 temperature: args.temperature,
                 seed: u64::from(prompt),
                 ignore_eos: args.ignore_eos,
+                drafts_max: None,
+                cache_salt: salt.clone(),
             }
         };
         let target = &self.targets[target];
@@ -270,9 +284,9 @@ fn requests(load: &Load, args: &LoadArgs) -> u32 {
     }
 }
 
-/// Which block of prompts a step takes: in one round no two targets have the same, since they may
-/// share engines and with them cached prefixes; from round to round they change places, so that
-/// each text is seen from several targets.
+/// Which block of prompts a step takes when targets do not get the same: in one round no two have
+/// the same, since they may share engines and with them cached prefixes; from round to round they
+/// change places, so that each text is seen from several targets.
 fn block(round: u32, load: usize, target: usize, targets: usize) -> u32 {
     let turn = (target + usize::try_from(round).expect("32 bits fit")) % targets;
     u32::try_from(load * targets + turn).expect("there are few steps")

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::backend::BackendError;
 use crate::batch::guide::Guide;
 use crate::batch::ids::{SeqId, TokenId};
+use crate::batch::pages::Salt;
 use crate::batch::plan::TokenLogprobs;
 use crate::batch::sampling::Sampling;
 use crate::batch::step::{Engine, Event, Finish, Refused, Request};
@@ -31,8 +32,10 @@ pub struct Job {
     pub new_max: u32,
     pub sampling: Arc<Sampling>,
     pub priority: i32,
-    pub speculate: bool,
+    pub drafts_max: u32,
     pub guide: Option<Box<dyn Guide>>,
+    /// Whose pages it may share.
+    pub salt: Salt,
 }
 
 /// What a text got in one step.
@@ -231,8 +234,9 @@ impl Runner {
         jobs: Vec<(Job, mpsc::Sender<Round>)>,
     ) -> Result<(), NotTaken> {
         for (&id, (job, outbox)) in ids.iter().zip(jobs) {
-            let Job { prompt, new_max, sampling, priority, speculate, guide } = job;
-            let request = Request { id, prompt, new_max, sampling, priority, speculate, guide };
+            let Job { prompt, new_max, sampling, priority, drafts_max, guide, salt } = job;
+            let request =
+                Request { id, prompt, new_max, sampling, priority, drafts_max, guide, salt };
             self.engine.submit(request).map_err(|refused| match refused {
                 Refused::QueueFull => NotTaken::Full,
                 other => NotTaken::Refused(other),

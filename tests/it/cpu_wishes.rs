@@ -4,7 +4,7 @@
 use engine::batch::sampling::Sampling;
 use engine::draft::held::Held;
 use engine::draft::ngram::Ngram;
-use engine::draft::{Drafter, Silent};
+use engine::draft::{DRAFTS_MAX, Drafter, Silent};
 use kernels::cpu::Activations;
 use tests::desk::{self, Order, Setting, Written};
 use tests::hand::{self, Line, Share};
@@ -46,7 +46,7 @@ fn orders(seed: u64, count: u32) -> Vec<Order> {
             sampling,
             arrives: rng.within(0, 20),
             priority: rng.within(0, 2).cast_signed() - 1,
-            speculate: rng.chance(90),
+            drafts_max: if rng.chance(20) { rng.within(0, 2) } else { DRAFTS_MAX },
             guide,
             ..Order::new(prompt, rng.within(1, 60))
         });

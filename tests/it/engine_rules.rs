@@ -6,11 +6,12 @@ use std::sync::Arc;
 use engine::backend::Shape;
 use engine::batch::ids::{SeqId, TokenId};
 use engine::batch::load::EngineLoad;
+use engine::batch::pages::Salt;
 use engine::batch::sampling::Sampling;
 use engine::batch::step::{Engine, Event, Finish, Limits, Refused, Request};
 use engine::draft::depth::Depth;
 use engine::draft::held::Held;
-use engine::draft::{Drafter, Silent};
+use engine::draft::{DRAFTS_MAX, Drafter, Silent};
 use tests::hash_backend::HashBackend;
 use tests::hash_model::alone;
 
@@ -98,8 +99,9 @@ fn request(id: u64, prompt: &[TokenId], new_max: u32) -> Request {
         new_max,
         sampling: Arc::new(Sampling::greedy()),
         priority: 0,
-        speculate: true,
+        drafts_max: DRAFTS_MAX,
         guide: None,
+        salt: Salt::default(),
     }
 }
 
@@ -340,12 +342,12 @@ fn the_depth_follows_the_decoding_requests() {
         events.iter().filter_map(drafted).collect()
     };
     bench.submit(1, &prompt(1, 2), 90);
-    bench.engine.submit(Request { speculate: false, ..request(2, &prompt(2, 2), 90) }).unwrap();
+    bench.engine.submit(Request { drafts_max: 1, ..request(2, &prompt(2, 2), 90) }).unwrap();
     bench.steps(2);
     // Two long prompts do not count.
     bench.submit(3, &prompt(3, 40), 9);
     bench.submit(4, &prompt(4, 40), 9);
-    (0..14).for_each(|_| assert_eq!(drafted(bench.step()), [(1, 3), (2, 0)]));
+    (0..14).for_each(|_| assert_eq!(drafted(bench.step()), [(1, 3), (2, 1)]));
     assert_eq!(bench.engine.load().depth, 3);
     while bench.engine.load().decoding < 3 {
         bench.step();

@@ -9,11 +9,12 @@ use engine::backend::{Backend, BackendError, Shape};
 use engine::batch::guide::Guide;
 use engine::batch::ids::{SeqId, TokenId};
 use engine::batch::load::EngineLoad;
+use engine::batch::pages::Salt;
 use engine::batch::plan::{StepChoices, StepPlan, TokenLogprobs};
 use engine::batch::sampling::Sampling;
 use engine::batch::step::{Engine, Event, Finish, Limits, Request};
-use engine::draft::Drafter;
 use engine::draft::depth::Depth;
+use engine::draft::{DRAFTS_MAX, Drafter};
 
 use crate::rails::Rails;
 
@@ -27,8 +28,8 @@ pub struct Order {
     pub arrives: u32,
     /// Lower goes first.
     pub priority: i32,
-    /// Whether drafts may be made for it.
-    pub speculate: bool,
+    /// Drafts that it may get in one step.
+    pub drafts_max: u32,
     /// What the text must match.
     pub guide: Option<Rails>,
 }
@@ -37,7 +38,8 @@ impl Order {
     /// A greedy text that is asked for at once.
     pub fn new(prompt: Vec<u32>, new_max: u32) -> Self {
         let sampling = Sampling::greedy();
-        Self { prompt, new_max, sampling, arrives: 0, priority: 0, speculate: true, guide: None }
+        let drafts_max = DRAFTS_MAX;
+        Self { prompt, new_max, sampling, arrives: 0, priority: 0, drafts_max, guide: None }
     }
 }
 
@@ -154,8 +156,9 @@ fn request(index: usize, order: &Order) -> Request {
         new_max: order.new_max,
         sampling: Arc::new(order.sampling.clone()),
         priority: order.priority,
-        speculate: order.speculate,
+        drafts_max: order.drafts_max,
         guide: order.guide.clone().map(|it| Box::new(it) as Box<dyn Guide>),
+        salt: Salt::default(),
     }
 }
 

@@ -51,6 +51,22 @@ async fn what_cannot_be_measured_is_refused_before_anything_is_sent() {
     assert!(why.starts_with("http://127.0.0.1:1/v1/models: "), "{why}");
 }
 
+/// Each target gets each prompt once, and nobody else's cache for it.
+#[tokio::test]
+async fn all_targets_get_the_same_prompts_when_asked() {
+    let (url, _server) = server(Duration::from_millis(1)).await;
+    let args = load("sweep --model m --concurrency 2,3 --rounds 2 --same-prompts");
+    let target = |name: &str| target::parse(&format!("{name}={url}")).unwrap();
+    let results = measure(vec![target("a"), target("b")], &args).await.unwrap();
+    let prompts = |name: &str| -> Vec<u32> {
+        let of = results.samples.iter().filter(|it| it.target == name).map(|it| it.prompt);
+        of.collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    assert_eq!(prompts("a"), prompts("b"));
+    assert_eq!(results.samples.len(), 2 * prompts("a").len());
+    assert_eq!(Texts::of(&results.samples).compared, prompts("a").len());
+}
+
 #[test]
 fn targets_share_prompts_over_rounds_but_never_within_one() {
     let seen = |target: usize| -> BTreeSet<u32> {

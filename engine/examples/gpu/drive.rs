@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use engine::backend::cuda::CudaBackend;
 use engine::batch::ids::{SeqId, TokenId};
+use engine::batch::pages::Salt;
 use engine::batch::sampling::Sampling;
 use engine::batch::step::{Engine, Event, Limits, Request};
 use engine::clock;
 use engine::draft::depth::Depth;
 use engine::draft::held::Held;
-use engine::draft::{Drafter, Silent};
+use engine::draft::{DRAFTS_MAX, Drafter, Silent};
 
 /// A text as it came out.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,8 +74,9 @@ impl Drive {
                 new_max,
                 sampling: Arc::new(sampling.clone()),
                 priority: 0,
-                speculate: true,
+                drafts_max: DRAFTS_MAX,
                 guide: None,
+                salt: Salt::default(),
             };
             self.engine.submit(request).map_err(|it| format!("{it:?}"))?;
         }

@@ -175,18 +175,19 @@ impl Planner<'_> {
         let decodes = |(lane, it): &(u32, &Tenure)| it.is_decoding(self.sent[*lane as usize]);
         let decoding: Vec<u32> = self.running.all().filter(decodes).map(|(lane, _)| lane).collect();
         let depth = self.proposer.next_depth(u32::try_from(decoding.len()).expect("a lane each"));
-        let wants = |lane: &u32| {
-            let id = self.running.get(*lane).expect("it decodes").sequence.id;
-            0 < self.fed[*lane as usize] && self.proposer.wants(id)
+        let limit = |lane: u32| {
+            let id = self.running.get(lane).expect("it decodes").sequence.id;
+            self.proposer.limit_of(id)
         };
+        let wants = |lane: &u32| 0 < self.fed[*lane as usize] && 0 < limit(*lane);
         let askers: Vec<u32> = decoding.into_iter().filter(wants).collect();
         let share = left / u32::try_from(askers.len()).expect("a lane each").max(1);
         let wanted_max = depth.min(share);
         if wanted_max == 0 {
             return all;
         }
-        let asks: Vec<Ask<'_>> =
-            askers.iter().map(|&lane| ask(self.running, &self.sent, lane, wanted_max)).collect();
+        let asked = |&lane: &u32| ask(self.running, &self.sent, lane, wanted_max.min(limit(lane)));
+        let asks: Vec<Ask<'_>> = askers.iter().map(asked).collect();
         let proposals = self.proposer.propose(&asks, self.shape.held_max);
         for (lane, proposal) in askers.into_iter().zip(proposals) {
             all[lane as usize] = self.fit(lane, proposal);

@@ -6,7 +6,7 @@ use crate::batch::guide::{Guide, Stuck};
 use crate::batch::ids::{SeqId, TokenId};
 use crate::batch::pages::{Found, PagePool, PageTable};
 use crate::batch::sampling::Sampling;
-use crate::batch::step::Finish;
+use crate::batch::step::{Finish, Request};
 
 /// A request in the engine.
 ///
@@ -35,14 +35,8 @@ pub struct Place {
 }
 
 impl Sequence {
-    pub(super) fn new(
-        id: SeqId,
-        place: Place,
-        sampling: Arc<Sampling>,
-        guide: Option<Box<dyn Guide>>,
-        prompt: Vec<TokenId>,
-        new_max: u32,
-    ) -> Self {
+    pub(super) fn new(place: Place, request: Request) -> Self {
+        let Request { id, prompt, new_max, sampling, guide, salt, .. } = request;
         assert!(!prompt.is_empty(), "a sequence starts from at least one token");
         assert!(0 < new_max, "a sequence asks for at least one token");
         let prompt_len = u32::try_from(prompt.len()).expect("prompts are bounded at admission");
@@ -51,7 +45,7 @@ impl Sequence {
             sampling,
             place,
             guide,
-            table: PageTable::default(),
+            table: PageTable::new(salt),
             cached: None,
             tokens: prompt,
             prompt_len,

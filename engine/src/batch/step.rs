@@ -7,7 +7,7 @@ use crate::backend::{Backend, BackendError, Shape};
 use crate::batch::guide::{Guide, Stuck};
 use crate::batch::ids::{SeqId, TokenId};
 use crate::batch::load::{Counts, EngineLoad};
-use crate::batch::pages::PagePool;
+use crate::batch::pages::{PagePool, Salt};
 use crate::batch::plan::{Entry, StepChoices, StepPlan, TokenLogprobs};
 use crate::batch::planner::{Outcome, Planner};
 use crate::batch::running::{Running, Sent};
@@ -56,9 +56,11 @@ pub struct Request {
     pub sampling: Arc<Sampling>,
     /// Lower is sooner. Equal ones go by arrival.
     pub priority: i32,
-    /// Whether drafts may be made for it.
-    pub speculate: bool,
+    /// Drafts that it may get in one step.
+    pub drafts_max: u32,
     pub guide: Option<Box<dyn Guide>>,
+    /// Whose pages it may share.
+    pub salt: Salt,
 }
 
 /// Why a request was not taken.
@@ -164,13 +166,10 @@ impl Engine {
         if self.limits.waiting_max <= self.waiting.len() {
             return Err(Refused::QueueFull);
         }
-        if !request.speculate {
-            self.proposer.decline(request.id);
-        }
+        self.proposer.limit(request.id, request.drafts_max);
         self.arrivals += 1;
         let place = Place { priority: request.priority, arrival: self.arrivals };
-        let Request { id, prompt, new_max, sampling, guide, .. } = request;
-        self.waiting.insert(place, Sequence::new(id, place, sampling, guide, prompt, new_max));
+        self.waiting.insert(place, Sequence::new(place, request));
         Ok(())
     }
 

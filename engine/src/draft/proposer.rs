@@ -1,17 +1,18 @@
 //! Everything the loop has to do with drafts: who gets how many, and what became of them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::batch::ids::SeqId;
 use crate::draft::depth::{Depth, Switches};
 use crate::draft::{Ask, DRAFTS_MAX, Drafter, Proposal};
 
-/// A drafter, the depth it may go to, and the requests that want no drafts.
+/// A drafter, the depth it may go to, and the requests that want fewer drafts than that.
 #[derive(Debug)]
 pub struct Proposer {
     drafter: Box<dyn Drafter>,
     depth: Depth,
-    declined: BTreeSet<SeqId>,
+    /// Drafts at most, for those who said so.
+    limits: BTreeMap<SeqId, u32>,
     counts: DraftCounts,
 }
 
@@ -30,7 +31,7 @@ pub struct DraftCounts {
 impl Proposer {
     pub fn new(drafter: Box<dyn Drafter>, depth: Depth) -> Self {
         let counts = DraftCounts::default();
-        Self { drafter, depth, declined: BTreeSet::new(), counts }
+        Self { drafter, depth, limits: BTreeMap::new(), counts }
     }
 
     pub(crate) fn depth(&self) -> u32 {
@@ -41,13 +42,15 @@ impl Proposer {
         DraftCounts { switches: self.depth.switches(), ..self.counts }
     }
 
-    /// The request wants no drafts.
-    pub(crate) fn decline(&mut self, seq: SeqId) {
-        self.declined.insert(seq);
+    /// The request wants at most `drafts_max` drafts in a step.
+    pub(crate) fn limit(&mut self, seq: SeqId, drafts_max: u32) {
+        if drafts_max < DRAFTS_MAX {
+            self.limits.insert(seq, drafts_max);
+        }
     }
 
     pub(crate) fn forget(&mut self, seq: SeqId) {
-        self.declined.remove(&seq);
+        self.limits.remove(&seq);
         self.drafter.forget(seq);
     }
 
@@ -56,8 +59,9 @@ impl Proposer {
         self.depth.next(decoding).min(DRAFTS_MAX)
     }
 
-    pub(crate) fn wants(&self, seq: SeqId) -> bool {
-        !self.declined.contains(&seq)
+    /// Drafts that the request wants at most.
+    pub(crate) fn limit_of(&self, seq: SeqId) -> u32 {
+        self.limits.get(&seq).copied().unwrap_or(DRAFTS_MAX)
     }
 
     /// One proposal for each ask, cut to what was wanted.

@@ -97,8 +97,9 @@ async fn start(
                 new_max,
                 sampling: Arc::new(Sampling { seed, ..wishes.sampling.clone() }),
                 priority: wishes.priority,
-                speculate: wishes.speculate,
+                drafts_max: wishes.drafts_max,
                 guide: guides.pop(),
+                salt: wishes.salt,
             });
         }
     }

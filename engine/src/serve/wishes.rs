@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::batch::ids::TokenId;
+use crate::batch::pages::Salt;
 use crate::batch::sampling::Sampling;
+use crate::draft::DRAFTS_MAX;
 use crate::serve::answer::Refusal;
 use crate::serve::fields::{self, Fields};
 
@@ -43,7 +46,9 @@ pub struct Wishes {
     pub skip_special_tokens: bool,
     /// Lower goes first.
     pub priority: i32,
-    pub speculate: bool,
+    /// Only requests with an equal `cache_salt` share prefixes in the cache.
+    pub salt: Salt,
+    pub drafts_max: u32,
     /// Longest time for the answer, waiting included; the engine's own bound holds as well.
     pub time_max: Option<Duration>,
 }
@@ -96,7 +101,8 @@ impl Wishes {
             echo: fields.boolean("echo")?.unwrap_or(false),
             skip_special_tokens: fields.boolean("skip_special_tokens")?.unwrap_or(true),
             priority: i32::try_from(priority).expect("bounded"),
-            speculate: fields.boolean("speculative")?.unwrap_or(true),
+            salt: salt(fields)?,
+            drafts_max: drafts_max(fields)?,
             time_max: fields.number("timeout", 0.001..=86_400.0)?.map(Duration::from_secs_f64),
         })
     }
@@ -109,7 +115,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
         "allowed_token_ids",
         "audio",
         "bad_words",
-        "cache_salt",
         "chat_template",
         "documents",
         "function_call",
@@ -158,6 +163,26 @@ fn seed(fields: &mut Fields) -> Result<Option<u64>, Refusal> {
     }
     fields::whole(&value, &fields.path("seed"), i64::MIN..=i64::MAX)
         .map(|seed| Some(seed.cast_unsigned()))
+}
+
+/// As many as the engine makes, or none, or a number.
+fn drafts_max(fields: &mut Fields) -> Result<u32, Refusal> {
+    let Some(value) = fields.value("speculative") else { return Ok(DRAFTS_MAX) };
+    if let Some(speculates) = value.as_bool() {
+        return Ok(if speculates { DRAFTS_MAX } else { 0 });
+    }
+    let most = fields::whole(&value, &fields.path("speculative"), 0..=DRAFTS_MAX.into())?;
+    Ok(u32::try_from(most).expect("bounded"))
+}
+
+fn salt(fields: &mut Fields) -> Result<Salt, Refusal> {
+    let Some(salt) = fields.string("cache_salt")? else { return Ok(Salt::default()) };
+    if salt.is_empty() {
+        let message = "cache_salt is empty; leave it out to share prefixes with everyone";
+        return Err(Refusal::field("cache_salt", "invalid_value", message));
+    }
+    let digest = Sha256::digest(salt);
+    Ok(Salt::from_digest(*digest.first_chunk().expect("a digest has 32 bytes")))
 }
 
 fn sampling(

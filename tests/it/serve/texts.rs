@@ -127,6 +127,16 @@ async fn usage_counts_tokens_and_guesses() {
     let again = service.post(COMPLETIONS, &request).await.json()["usage"].clone();
     assert_eq!(again["prompt_tokens_details"]["cached_tokens"], 12);
     assert_eq!(again["completion_tokens"], 11);
+    let salted = with(request.clone(), json!({ "cache_salt": "tenant" }));
+    for cached in [0, 12] {
+        let usage = service.post(COMPLETIONS, &salted).await.json()["usage"].clone();
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], cached);
+    }
+    let fewer = with(request.clone(), json!({ "speculative": 1 }));
+    let usage = service.post(COMPLETIONS, &fewer).await.json()["usage"].clone();
+    let guesses = &usage["completion_tokens_details"];
+    assert_eq!(guesses["accepted_prediction_tokens"], 5);
+    assert_eq!(guesses["rejected_prediction_tokens"], 1);
     let declined = with(request, json!({ "speculative": false }));
     let usage = service.post(COMPLETIONS, &declined).await.json()["usage"].clone();
     assert_eq!(usage["completion_tokens_details"]["accepted_prediction_tokens"], 0);

@@ -45,6 +45,8 @@ fn ask(index: u32) -> Ask {
         temperature: 0.0,
         seed: 0,
         ignore_eos: false,
+        drafts_max: None,
+        cache_salt: None,
     }
 }
 

@@ -41,6 +41,30 @@ fn full_pages_are_found_and_one_token_is_left() {
 }
 
 #[test]
+fn texts_with_different_salts_share_nothing() {
+    let mut pool = PagePool::new(20, 4);
+    let mut hits = |salt| {
+        let tokens = text("abcdefghij");
+        let mut table = PageTable::new(salt);
+        let mut found = 0;
+        while pool.find(&mut table, &tokens, 1) == Found::Now {
+            found += 1;
+        }
+        assert!(pool.reserve(&mut table, 9));
+        pool.publish(&mut table, &tokens[..9], 0);
+        // Preempted: what it finds afterwards is still its own.
+        pool.release(&mut table);
+        assert_eq!(pool.find(&mut table, &tokens, 1), Found::Now);
+        pool.release(&mut table);
+        found
+    };
+    let salts = [Salt::default(), Salt::from_digest([0; 16]), Salt::from_digest([7; 16])];
+    assert_eq!(salts.map(&mut hits), [0, 0, 0]);
+    assert_eq!(salts.map(&mut hits), [2, 2, 2]);
+    pool.check_idle();
+}
+
+#[test]
 fn a_page_in_use_is_shared_and_survives_its_first_owner() {
     let mut pool = PagePool::new(6, 4);
     let (mut first, _) = read(&mut pool, &text("abcdefghi"));

@@ -38,12 +38,15 @@ fn proposals_are_cut_to_what_was_wanted() {
 }
 
 #[test]
-fn a_declined_request_is_not_asked_for_until_it_is_gone() {
+fn the_limit_of_a_request_holds_until_it_is_gone() {
     let mut proposer = Proposer::new(Box::new(Says(0, 0)), Depth::always(99));
-    proposer.decline(SeqId(1));
-    assert!(!proposer.wants(SeqId(1)) && proposer.wants(SeqId(2)));
+    proposer.limit(SeqId(1), 0);
+    proposer.limit(SeqId(2), 2);
+    proposer.limit(SeqId(3), u32::MAX);
+    let limits = |it: &Proposer| [1, 2, 3, 4].map(|seq| it.limit_of(SeqId(seq)));
+    assert_eq!(limits(&proposer), [0, 2, DRAFTS_MAX, DRAFTS_MAX]);
     proposer.forget(SeqId(1));
-    assert!(proposer.wants(SeqId(1)));
+    assert_eq!(limits(&proposer), [DRAFTS_MAX, 2, DRAFTS_MAX, DRAFTS_MAX]);
     assert_eq!(proposer.next_depth(1), DRAFTS_MAX);
     assert!(proposer.propose(&[], 9).is_empty());
 }

@@ -16,7 +16,9 @@ fn nothing_wished() {
     let ends = vec![TokenId(2), TokenId(7)];
     let plain = Sampling { temperature: 1.0, stop_tokens: ends, ..Sampling::greedy() };
     assert_eq!(wishes.sampling, plain);
-    assert!(wishes.speculate && wishes.skip_special_tokens && !wishes.echo);
+    assert!(wishes.skip_special_tokens && !wishes.echo);
+    assert_eq!(wishes.drafts_max, DRAFTS_MAX);
+    assert_eq!(wishes.salt, Salt::default());
 }
 
 #[test]
@@ -29,6 +31,7 @@ fn everything_wished() {
         "include_stop_str_in_output": true, "skip_special_tokens": false, "priority": -3,
         "speculative": false, "timeout": 1.5, "stream": true, "user": "someone",
         "stream_options": {"include_usage": true, "continuous_usage_stats": true},
+        "cache_salt": "tenant",
     }))
     .unwrap();
     assert_eq!((wishes.n, wishes.new_max, wishes.seed), (3, Some(9), Some(u64::MAX)));
@@ -51,7 +54,8 @@ fn everything_wished() {
     assert_eq!(wishes.sampling, sampling);
     let strings = vec!["a".to_owned(), "b".to_owned()];
     assert_eq!(*wishes.stops, Stops { strings, include: true, tokens_min: 4 });
-    assert_eq!((wishes.priority, wishes.speculate, wishes.skip_special_tokens), (-3, false, false));
+    assert_eq!((wishes.priority, wishes.drafts_max, wishes.skip_special_tokens), (-3, 0, false));
+    assert_ne!(wishes.salt, Salt::default());
 }
 
 #[test]
@@ -88,7 +92,11 @@ fn each_wrong_wish_names_its_field() {
         ("stream_options", json!({"include_usage": true})),
         ("echo", json!(1)),
         ("priority", json!(1_i64 << 40)),
+        ("cache_salt", json!("")),
+        ("cache_salt", json!(7)),
         ("speculative", json!("no")),
+        ("speculative", json!(-1)),
+        ("speculative", json!(17)),
         ("suffix", json!("x")),
         ("use_beam_search", json!(true)),
         ("guided_json", json!({})),
