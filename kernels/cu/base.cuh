@@ -129,6 +129,38 @@ DEV void argmax_block(float& best, u32& at, float* most, u32* where) {
   }
 }
 
+// The largest of a row of values and the lowest index it has, as far as this thread looks, minus
+// infinity where there is none. `of` is applied to each. Many loads are on their way at once.
+template <class Of>
+DEV void scan_largest(const float* row, u32 count, Of of, float& best, u32& at) {
+  best = NEGATIVE_INFINITY, at = NONE;
+  auto take = [&](float value, u32 index) {
+    value = of(value);
+    if (best < value) best = value, at = index;
+  };
+  u32 done = 0;
+  if (((size_t)row & 15) == 0) {
+    done = count / 4 * 4;
+    const float4* fours = (const float4*)row;
+    for (u32 first = threadIdx.x; first < count / 4; first += blockDim.x * 8) {
+      float4 some[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        u32 place = first + i * blockDim.x;
+        if (place < count / 4) some[i] = __ldcg(fours + place);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        u32 place = first + i * blockDim.x;
+        if (count / 4 <= place) break;
+        take(some[i].x, place * 4), take(some[i].y, place * 4 + 1);
+        take(some[i].z, place * 4 + 2), take(some[i].w, place * 4 + 3);
+      }
+    }
+  }
+  for (u32 i = done + threadIdx.x; i < count; i += blockDim.x) take(row[i], i);
+}
+
 // ---- tensor cores: d[16, 8] += a[16, 16] b[16, 8], bf16 to f32
 //
 // Lane l holds of d the rows l/4 and l/4 + 8, columns 2(l%4) and the next: d0 d1, d2 d3.

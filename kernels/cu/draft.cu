@@ -71,13 +71,10 @@ KERNEL draft_guess(const Step p, const float* logits, const u32* target_ids, int
   let_next_start();
   const u32 index = blockIdx.x;
   if (p.chain_positions[index] < 0) return;
-  const float* row = logits + (size_t)index * vocab;
-  float best = NEGATIVE_INFINITY;
-  u32 at = NONE;
-  for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) {
-    float value = row[i];
-    if (best < value) best = value, at = i;
-  }
+  float best;
+  u32 at;
+  auto same = [](float value) { return value; };
+  scan_largest(logits + (size_t)index * vocab, vocab, same, best, at);
   argmax_block(best, at, most, where);
   if (threadIdx.x != 0) return;
   const Entry entry = p.entries[index];

@@ -18,7 +18,7 @@ DEV void rope(const Rope& p) {
       int is_v = head >= p.heads + p.kv_heads, kv_head = (head - p.heads) % p.kv_heads;
       to = p.layer + slot_of(p, page, is_v, kv_head, position, head_dim);
     }
-    turned_head<PAIRS>(p, row, position, head).store(to);
+    turned_head(p, raw_head<PAIRS>(p, row, position, head), head).store(to);
   }
 }
 

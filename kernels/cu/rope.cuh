@@ -38,20 +38,40 @@ struct Head {
   }
 };
 
-// Head `head` of a row: queries, then keys, then values. A warp calls it.
+// A head before it is turned, and the turn.
 template <int PAIRS>
-DEV Head<PAIRS> turned_head(const Rope& p, int row, int position, int head) {
+struct Raw {
+  Head<PAIRS> values;
+  float2 turns[PAIRS];
+};
+
+// Head `head` of a row: queries, then keys, then values. A warp calls it. Nothing waits for the
+// loads, so several heads can be asked for at once.
+template <int PAIRS>
+DEV Raw<PAIRS> raw_head(const Rope& p, int row, int position, int head) {
+  const int lane = threadIdx.x % WARP, half = PAIRS * WARP;
+  const size_t heads = p.heads + 2 * p.kv_heads, place = max(position - p.behind, 0);
+  const float* from = p.qkv + (row * heads + head) * 2 * half;
+  Raw<PAIRS> raw;
+#pragma unroll
+  for (int i = 0; i < PAIRS; ++i) {
+    int at = i * WARP + lane;
+    raw.values.low[i] = from[at], raw.values.high[i] = from[at + half];
+    raw.turns[i] = p.turns[place * half + at];
+  }
+  return raw;
+}
+
+template <int PAIRS>
+DEV Head<PAIRS> turned_head(const Rope& p, const Raw<PAIRS>& raw, int head) {
   const int lane = threadIdx.x % WARP, half = PAIRS * WARP, head_dim = 2 * half;
   const bool is_q = head < p.heads, is_v = head >= p.heads + p.kv_heads;
-  const int heads = p.heads + 2 * p.kv_heads;
-  const float* from = p.qkv + ((size_t)row * heads + head) * head_dim;
   const float* norm = is_q ? p.q_norm : p.k_norm;
-  Head<PAIRS> out;
+  Head<PAIRS> out = raw.values;
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < PAIRS; ++i) {
     int at = i * WARP + lane;
-    out.low[i] = from[at], out.high[i] = from[at + half];
     if (p.bias != 0) {
       out.low[i] = __fadd_rn(out.low[i], p.bias[head * head_dim + at]);
       out.high[i] = __fadd_rn(out.high[i], p.bias[head * head_dim + at + half]);
@@ -70,7 +90,7 @@ DEV Head<PAIRS> turned_head(const Rope& p, int row, int position, int head) {
   if (is_v) return out;
 #pragma unroll
   for (int i = 0; i < PAIRS; ++i) {
-    float2 turn = p.turns[(size_t)(position - p.behind) * half + i * WARP + lane];
+    float2 turn = raw.turns[i];
     float low = __fmaf_rn(out.low[i], turn.x, -__fmul_rn(out.high[i], turn.y));
     float high = __fmaf_rn(out.high[i], turn.x, __fmul_rn(out.low[i], turn.y));
     out.low[i] = low, out.high[i] = high;

@@ -38,10 +38,10 @@ struct Row {
   float most;
   float temperature;
 
-  MEMBER float logit(u32 token) const {
-    float value = logits[token];
+  MEMBER static float as_logit(float value) {
     return value == value ? fminf(value, 3.402823466e38f) : NEGATIVE_INFINITY;
   }
+  MEMBER float logit(u32 token) const { return as_logit(logits[token]); }
   MEMBER float distance(float logit) const {
     return __fdiv_rn(__fsub_rn(logit, most), temperature);
   }
@@ -120,11 +120,7 @@ DEV void forbid_stops(const Sample& p, const Wish& wish, float* logits, bool wit
 
 // The largest logit, and in thread 0 its lowest token.
 DEV void find_largest(const Row& row, float& most, u32& at, Scratch& s) {
-  most = NEGATIVE_INFINITY, at = NONE;
-  for (u32 i = threadIdx.x; i < row.vocab; i += THREADS) {
-    float value = row.logit(i);
-    if (most < value) most = value, at = i;
-  }
+  scan_largest(row.logits, row.vocab, Row::as_logit, most, at);
   argmax_block(most, at, s.partial, s.where);
 }
 

@@ -1,5 +1,6 @@
 //! A GPU: the gate before it, its memory, its kernels, and what can be queued on it.
 
+mod beside;
 mod buffer;
 mod launch;
 mod sources;
@@ -9,18 +10,20 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, sys};
+use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 
+use beside::Queues;
 pub use buffer::Buffer;
 pub use launch::{Arg, Clock, Graph, Grid, Inbox, Outbox};
 
 /// What the kernels need: CUDA 13.0.
 const DRIVER_MIN: i32 = 13_000;
 
-/// One GPU with all kernels loaded and one queue, on which everything happens in order.
+/// One GPU with all kernels loaded and one queue, on which everything happens in order but for what
+/// is queued [beside](Self::beside) it.
 pub struct Device {
     context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    queues: Queues,
     functions: HashMap<&'static str, CudaFunction>,
     facts: Facts,
     /// Whether a kernel may start while the one before it ends.
@@ -42,6 +45,8 @@ pub struct Facts {
     pub capability: (u32, u32),
     pub multiprocessors: u32,
     pub memory_bytes: u64,
+    /// Shared memory that a block can get.
+    pub shared_bytes_max: usize,
     /// Whether the kernels were compiled when the program was built.
     pub compiled_ahead: bool,
 }
@@ -67,6 +72,7 @@ impl Device {
                 sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
             )?,
             memory_bytes: context.total_mem()? as u64,
+            shared_bytes_max: shared_max as usize,
             compiled_ahead: sources::has_images(),
         };
         let mut functions = HashMap::new();
@@ -78,9 +84,8 @@ impl Device {
                 functions.insert(name, function);
             }
         }
-        // The null stream cannot be captured.
-        let stream = context.new_stream()?;
-        Ok(Self { context, stream, functions, facts, overlaps: (9, 0) <= capability })
+        let queues = Queues::new(&context)?;
+        Ok(Self { context, queues, functions, facts, overlaps: (9, 0) <= capability })
     }
 
     pub fn facts(&self) -> &Facts {
@@ -99,7 +104,7 @@ impl Device {
 
     /// Waits for everything that was queued.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
-        self.stream.synchronize()?;
+        self.queues.main.synchronize()?;
         // What failed where no error could be returned.
         self.context.check_err()?;
         Ok(())

@@ -1,7 +1,7 @@
 //! Holds the CUDA backend to its promises on a GPU, and times it.
 //!
 //!     gpu pair MODEL HEAD GOLDEN [PROMPTS]    texts against the reference, modes and batches
-//!     gpu steps [135M] [1B] [8B]              time per step with random weights
+//!     gpu steps [SHAPE...] [BATCH...]         time per step with random weights
 
 #![expect(clippy::print_stdout, reason = "a program that prints its findings")]
 
@@ -19,8 +19,11 @@ fn run(args: &[String]) -> Result<bool, Box<dyn Error>> {
             let prompts = rest.first().map_or(Ok(200), |it| it.parse())?;
             pair::check(model.as_ref(), head.as_ref(), golden.as_ref(), prompts)
         }
-        ["steps", names @ ..] => steps::time(names).map(|()| true),
-        _ => Err("usage: gpu pair MODEL HEAD GOLDEN [PROMPTS] | gpu steps [135M] [1B] [8B]".into()),
+        ["steps", wanted @ ..] => steps::time(wanted).map(|()| true),
+        _ => {
+            Err("usage: gpu pair MODEL HEAD GOLDEN [PROMPTS] | gpu steps [SHAPE...] [BATCH...]"
+                .into())
+        }
     }
 }
 

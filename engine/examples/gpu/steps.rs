@@ -118,7 +118,12 @@ fn options() -> CudaOptions {
     }
 }
 
-pub(crate) fn time(names: &[&str]) -> Result<(), Box<dyn Error>> {
+/// Of the shapes that are named, at the batches that are given; of all if there are none.
+pub(crate) fn time(wanted: &[&str]) -> Result<(), Box<dyn Error>> {
+    let (batches, names): (Vec<&str>, Vec<&str>) =
+        wanted.iter().partition(|it| it.parse::<u32>().is_ok());
+    let batches: Vec<u32> = batches.iter().filter_map(|it| it.parse().ok()).collect();
+    let batches = if batches.is_empty() { BATCHES } else { &batches };
     for shape in SHAPES.iter().filter(|it| names.is_empty() || names.contains(&it.name)) {
         let (model, head) = (shape.model(), shape.head());
         for (what, depth, head) in
@@ -131,7 +136,7 @@ pub(crate) fn time(names: &[&str]) -> Result<(), Box<dyn Error>> {
             let recorded = clock::now() - start - built;
             let mut drive = Drive::new(backend, depth);
             let mut line = format!("{} {what}, ms a step:", shape.name);
-            for &batch in BATCHES {
+            for &batch in batches {
                 line += &format!(" {batch}: {:.3}", one(&mut drive, shape, batch)?);
             }
             let [built, recorded] = [built, recorded].map(|it| it.as_secs_f64());

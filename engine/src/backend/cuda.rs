@@ -284,9 +284,17 @@ impl CudaBackend {
                 many_len: spans.1,
             },
         };
-        let capture = head.as_mut().map(|it| &mut it.capture);
         let rows = extent.rows;
-        target.run(Pass { device, scratch, step, rows, spans, pages, room, capture })?;
+        let captured = head.as_ref().map_or(0, |it| it.capture.depth());
+        let capture = head.as_mut().map(|it| &mut it.capture);
+        let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture };
+        target.embed(&mut pass)?;
+        target.run(&mut pass, 0..captured)?;
+        if let Some(head) = head.as_mut() {
+            device.beside(|| head.keep_up(device, target, step, rows))?;
+        }
+        let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture: None };
+        target.run(&mut pass, captured..target.depth())?;
         let mut x = &room.x;
         if recorded.is_none() {
             let of = (rows, target.sizes.hidden);
@@ -299,7 +307,8 @@ impl CudaBackend {
         }
         step.accept(device, extent, &choices.tokens)?;
         if let Some(head) = head {
-            head.keep_up(device, scratch, target, step, extent)?;
+            device.join()?;
+            head.keep_states(device, step, extent)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Rotary embedding, pages and attention: against the reference, and one kernel against the other.
 
 use kernels::cuda::{Device, DeviceError};
-use kernels::ops::attend::{Attention, Scratch, blocks_of_rows, cpu};
+use kernels::ops::attend::{Attention, FewBy, Scratch, blocks_of_rows, cpu};
 use kernels::ops::rope::{self, HeadNorms, Pages, Places, Rotation, Turns, cpu_turn};
 use kernels::ops::rows::{Entry, Extent, Lists, Step, StepSizes, StepWords, Wish};
 use kernels::ops::{bf16, block_values};
@@ -74,20 +74,25 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
         want.extend_from_slice(&many[(first + before) * width..][..rows * width]);
         first += before + rows;
     }
-    for blocks in [1, 2, 7] {
-        let few = attend(device, case, &mut setting, &case.sequences, Kernel::Few(blocks))?;
-        report.same(&format!("few({blocks}) = many {name}"), &few, &want);
+    for by in [FewBy::Tile, FewBy::Chunk] {
+        for blocks in [1, 2, 7] {
+            let kernel = Kernel::Few(by, blocks);
+            let few = attend(device, case, &mut setting, &case.sequences, kernel)?;
+            report.same(&format!("few({by:?}, {blocks}) = many {name}"), &few, &want);
+        }
     }
     let ones: Vec<Shape> =
         case.sequences.iter().map(|&(before, rows)| (before + rows - 1, 1)).collect();
-    let last = attend(device, case, &mut setting, &ones, Kernel::Few(3))?;
     let mut end = 0;
     let mut want_last = Vec::new();
     for &(before, rows) in &case.sequences {
         end += before + rows;
         want_last.extend_from_slice(&many[(end - 1) * width..][..width]);
     }
-    report.same(&format!("one row = many {name}"), &last, &want_last);
+    for by in [FewBy::Tile, FewBy::Chunk] {
+        let last = attend(device, case, &mut setting, &ones, Kernel::Few(by, 3))?;
+        report.same(&format!("one row, {by:?} = many {name}"), &last, &want_last);
+    }
     Ok(())
 }
 
@@ -130,7 +135,7 @@ fn set(device: &Device, case: &Case) -> Result<Setting, DeviceError> {
 #[derive(Clone, Copy)]
 enum Kernel {
     Many,
-    Few(usize),
+    Few(FewBy, usize),
 }
 
 /// Lays out a step of these rows, rotates them into the pages and attends.
@@ -156,7 +161,7 @@ fn attend(
     }
     let rows = words.rows();
     let spans: Vec<[u32; 2]> = match kernel {
-        Kernel::Few(_) => words.entries().iter().map(|it| [it.row, it.fed]).collect(),
+        Kernel::Few(..) => words.entries().iter().map(|it| [it.row, it.fed]).collect(),
         Kernel::Many => {
             let group = case.heads / case.kv_heads;
             words.entries().iter().flat_map(|it| blocks_of_rows(it.row, it.fed, group)).collect()
@@ -194,12 +199,12 @@ fn attend(
     };
     match kernel {
         Kernel::Many => attention.many(device, step, &q)?,
-        Kernel::Few(blocks) => {
+        Kernel::Few(by, blocks) => {
             let most = shapes.iter().map(|it| it.1).max().unwrap_or(1);
             let packed = most * (case.heads / case.kv_heads);
             let cut = spans.len() * case.kv_heads;
             let mut scratch = Scratch::new(device, cut, 64 * 16, packed, case.dim)?;
-            attention.few(device, &mut scratch, step, most, blocks)?;
+            attention.few_by(by, device, &mut scratch, step, most, blocks)?;
         }
     }
     let out = floats(&device.read(&out, 0..out.len())?);

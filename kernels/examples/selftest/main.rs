@@ -1,7 +1,9 @@
-//! Compares every kernel with its reference on random inputs, then times them: `selftest [quick]`.
+//! Compares every kernel with its reference on random inputs, then times them: `selftest [quick |
+//! compare | models]`.
 //!
 //! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
-//! compute-sanitizer. Exit code 1 when a comparison fails, 3 without a GPU.
+//! compute-sanitizer; `compare` times nothing, `models` only whole steps. Kernels compiled at start
+//! are kept where `XDG_CACHE_HOME` says. Exit code 1 when a comparison fails, 3 without a GPU.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its findings")]
 
@@ -12,7 +14,9 @@ mod sampling;
 mod steps;
 mod timing;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use kernels::cuda::{Card, Device, DeviceError};
 
@@ -48,23 +52,29 @@ impl Report {
     }
 }
 
-fn run(quick: bool, report: &mut Report) -> Result<(), DeviceError> {
-    let device = Device::open(&Card::Number(0), None)?;
+#[expect(clippy::disallowed_methods, reason = "a program of its own, which times its start")]
+fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(|it| PathBuf::from(it).join("kernels"));
+    let start = Instant::now();
+    let device = Device::open(&Card::Number(0), cache.as_deref())?;
+    println!("opened in {:.2} s", start.elapsed().as_secs_f64());
     println!("{:?}, {} MiB free", device.facts(), device.memory_free()? >> 20);
+    let quick = what == "quick";
     matmul::compare(&device, report, quick)?;
     attention::compare(&device, report, quick)?;
     steps::compare(&device, report)?;
     sampling::compare(&device, report)?;
-    if !quick {
-        timing::run(device)?;
+    match what {
+        "quick" | "compare" => Ok(()),
+        "models" => timing::models(device),
+        _ => timing::run(device),
     }
-    Ok(())
 }
 
 fn main() -> ExitCode {
-    let quick = std::env::args().any(|it| it == "quick");
+    let what = std::env::args().nth(1).unwrap_or_default();
     let mut report = Report::default();
-    let result = run(quick, &mut report);
+    let result = run(&what, &mut report);
     for line in &report.lines {
         println!("{line}");
     }

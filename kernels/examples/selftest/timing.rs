@@ -59,6 +59,10 @@ pub(crate) fn run(mut device: Device) -> Result<(), DeviceError> {
         println!("overlap {overlap}");
         products(&device)?;
     }
+    models(device)
+}
+
+pub(crate) fn models(mut device: Device) -> Result<(), DeviceError> {
     for shape in model::SHAPES {
         model::time(&mut device, shape)?;
     }

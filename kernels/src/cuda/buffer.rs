@@ -56,13 +56,13 @@ impl Device {
     /// Memory of `len` zeros.
     pub fn zeros<T: Pod + Zeroable>(&self, len: usize) -> Result<Buffer<T>, DeviceError> {
         let size = len.max(1) * size_of::<T>();
-        let bytes = self.stream.alloc_zeros::<u8>(size).map_err(|error| match error.0 {
+        let bytes = self.queues.main.alloc_zeros::<u8>(size).map_err(|error| match error.0 {
             sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 DeviceError::OutOfMemory { bytes: size as u64 }
             }
             _ => error.into(),
         })?;
-        let (address, _) = bytes.device_ptr(&self.stream);
+        let (address, _) = bytes.device_ptr(&self.queues.main);
         Ok(Buffer { address, bytes, len, of: PhantomData })
     }
 
@@ -83,7 +83,7 @@ impl Device {
         let range = buffer.byte_range(&(at..at + values.len()));
         if !values.is_empty() {
             let mut view = buffer.bytes.slice_mut(range);
-            self.stream.memcpy_htod(bytemuck::cast_slice::<T, u8>(values), &mut view)?;
+            self.queues.main.memcpy_htod(bytemuck::cast_slice::<T, u8>(values), &mut view)?;
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Device {
     ) -> Result<(), DeviceError> {
         let range = to.byte_range(&(0..from.len()));
         let source = from.bytes.slice(from.byte_range(&(0..from.len())));
-        Ok(self.stream.memcpy_dtod(&source, &mut to.bytes.slice_mut(range))?)
+        Ok(self.queues.main.memcpy_dtod(&source, &mut to.bytes.slice_mut(range))?)
     }
 
     /// Waits for what was queued and copies part of a buffer to the host.
@@ -108,7 +108,7 @@ impl Device {
         let mut values = vec![T::zeroed(); range.len()];
         if !range.is_empty() {
             let view = buffer.bytes.slice(buffer.byte_range(&range));
-            self.stream.memcpy_dtoh(&view, bytemuck::cast_slice_mut::<T, u8>(&mut values))?;
+            self.queues.main.memcpy_dtoh(&view, bytemuck::cast_slice_mut::<T, u8>(&mut values))?;
         }
         self.synchronize()?;
         Ok(values)

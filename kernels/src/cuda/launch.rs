@@ -37,7 +37,8 @@ pub(super) fn open(card: &Card, driver_min: i32) -> Result<Arc<CudaContext>, Dev
         Card::Named(name) => named(name, count)?,
     };
     let context = CudaContext::new(ordinal)?;
-    // SAFETY: nothing was allocated yet, and everything runs on one stream, in order.
+    // SAFETY: nothing was allocated yet; everything runs in order on one stream, or beside it
+    // between a fork and a join.
     unsafe { context.disable_event_tracking() };
     Ok(context)
 }
@@ -122,6 +123,7 @@ impl Device {
             return Ok(());
         }
         self.context.bind_to_thread()?;
+        let (stream, may_overlap) = self.queues.next();
         let mut pointers: Vec<*mut c_void> = args.iter().map(Arg::pointer).collect();
         // SAFETY: the structure is plain numbers and unions of them.
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
@@ -136,9 +138,9 @@ impl Device {
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: grid.shared_bytes,
-            hStream: self.stream.cu_stream(),
+            hStream: stream.cu_stream(),
             attrs: &raw mut attribute,
-            numAttrs: u32::from(self.overlaps),
+            numAttrs: u32::from(self.overlaps && may_overlap),
         };
         // SAFETY: each caller in `ops` checked the lengths against the shapes that its kernel
         // documents and lists the arguments in the order of that kernel's signature; every kernel
@@ -159,10 +161,10 @@ impl Device {
         queue: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<Graph, DeviceError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        self.stream.begin_capture(mode)?;
+        self.queues.main.begin_capture(mode)?;
         let queued = queue();
         // Also after an error, or the stream stays unusable.
-        let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        let graph = self.queues.main.end_capture(sys::CUgraphInstantiate_flags(0));
         queued?;
         let graph = graph?.ok_or_else(|| DeviceError::Failed("an empty graph".to_owned()))?;
         graph.upload()?;
@@ -171,7 +173,7 @@ impl Device {
 
     pub fn clock(&self) -> Result<Clock, DeviceError> {
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        Ok(Clock { event: self.stream.record_event(flags)? })
+        Ok(Clock { event: self.queues.main.record_event(flags)? })
     }
 }
 
@@ -232,7 +234,7 @@ impl<T: Pod + Zeroable> Pinned<T> {
         let at: *mut T = unsafe { result::malloc_host(len.max(1) * size_of::<T>(), 0)? }.cast();
         // SAFETY: the memory was just allocated for `len` values, and zeros are values.
         unsafe { ptr::write_bytes(at, 0, len) };
-        Ok(Self { at, len, copied, stream: Arc::clone(&device.stream) })
+        Ok(Self { at, len, copied, stream: Arc::clone(&device.queues.main) })
     }
 
     /// Waits until the last copy is over.

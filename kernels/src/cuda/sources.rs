@@ -32,6 +32,14 @@ macro_rules! source {
 
 pub(super) const SOURCES: &[Source] = &[
     source!(
+        "attend_chunk",
+        "attend_chunk_64_1",
+        "attend_chunk_64_2",
+        "attend_chunk_64_4",
+        "attend_chunk_128_1",
+        "attend_chunk_128_2"
+    ),
+    source!(
         "attend_few",
         "attend_few_64_1",
         "attend_few_64_2",
@@ -99,6 +107,7 @@ pub(super) const SOURCES: &[Source] = &[
 
 const HEADERS: &[(&str, &str)] = &[
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
+    ("attend_few.cuh", include_str!("../../cu/attend_few.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
     ("rope.cuh", include_str!("../../cu/rope.cuh")),

@@ -1,7 +1,7 @@
 //! Attention of rows over the pages of their sequences: causal, grouped heads.
 //!
-//! One kernel for a few rows of each sequence, one for many of one; the result for a row has the
-//! same bits from both, and however the work is cut.
+//! Two kernels for a few rows of each sequence, one for many of one; the result for a row has the
+//! same bits from all, and however the work is cut.
 
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
@@ -13,6 +13,8 @@ use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
 /// Keys that are softmaxed in one go, and after which work can be cut.
 pub const CHUNK: usize = 256;
+/// Keys of a tile.
+const KEYS: usize = 64;
 /// Rows (row, query head) that a block of the kernel for many rows takes.
 const PACKED: usize = 128;
 /// And of the kernel for few, at most.
@@ -20,7 +22,16 @@ const PACKED_FEW: usize = 64;
 /// Rows of one sequence that it takes.
 pub const ROWS_FEW: usize = 8;
 
-/// Scratch of the kernel for few rows, shared by all layers, which run one after the other.
+/// Which kernel takes a few rows of each sequence. The result is the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FewBy {
+    /// One tile of keys after the other: blocks share a multiprocessor.
+    Tile,
+    /// A whole chunk in one go: the shortest wait where blocks are few.
+    Chunk,
+}
+
+/// Scratch of the kernels for few rows, shared by all layers, which run one after the other.
 #[derive(Debug)]
 pub struct Scratch {
     parts: Buffer<f32>,
@@ -47,6 +58,24 @@ impl Scratch {
 fn tiles(packed: usize) -> usize {
     assert!(packed <= PACKED_FEW, "a few rows");
     packed.div_ceil(16).next_power_of_two()
+}
+
+/// Shared memory of `attend_few`: `Shared` in its source.
+fn tile_bytes(dim: usize, tiles: usize) -> usize {
+    let stages = if dim == 128 { 2 } else { 3 };
+    shared_bytes(stages * KEYS, KEYS, 4, dim, tiles)
+}
+
+/// And of `attend_chunk`.
+fn chunk_bytes(dim: usize, tiles: usize) -> usize {
+    shared_bytes(CHUNK, CHUNK, 8, dim, tiles)
+}
+
+/// Keys and values, queries, own keys and values, weights; a largest score for each warp.
+fn shared_bytes(keys: usize, weights: usize, warps: usize, dim: usize, tiles: usize) -> usize {
+    let rows = tiles * 16;
+    let values = 2 * keys * dim + rows * dim + 2 * ROWS_FEW * dim + rows * weights;
+    values * size_of::<bf16>() + warps * rows * size_of::<f32>()
 }
 
 /// The twin of `Attend` in `cu/attend.cuh`.
@@ -106,7 +135,29 @@ impl Attention<'_> {
     /// `blocks` blocks share a sequence; where more than one does, `scratch` must have been made
     /// for it.
     pub fn few(
+        self,
+        device: &Device,
+        scratch: &mut Scratch,
+        step: &Step,
+        rows_max: usize,
+        blocks: usize,
+    ) -> Result<(), DeviceError> {
+        let dim = self.pages.head_dim;
+        let shared_bytes = chunk_bytes(dim, tiles(rows_max * self.group()));
+        let facts = device.facts();
+        // A multiprocessor has a little more than one block can get, and some of it is not for us.
+        let at_once = if 2 * (shared_bytes + 2048) <= facts.shared_bytes_max { 2 } else { 1 };
+        let count = blocks * self.pages.kv_heads * self.spans_len;
+        let fits = shared_bytes <= facts.shared_bytes_max;
+        let is_few = count <= at_once * facts.multiprocessors as usize;
+        let by = if fits && is_few { FewBy::Chunk } else { FewBy::Tile };
+        self.few_by(by, device, scratch, step, rows_max, blocks)
+    }
+
+    /// [`Self::few`] by a given kernel.
+    pub fn few_by(
         mut self,
+        by: FewBy,
         device: &Device,
         scratch: &mut Scratch,
         step: &Step,
@@ -124,15 +175,16 @@ impl Attention<'_> {
             args.parts = scratch.parts.write();
             args.arrivals = scratch.arrivals.write();
         }
-        let stages = if dim == 128 { 2 } else { 3 };
-        let (rows, own) = (tiles * 16, 2 * ROWS_FEW * dim);
-        let values = stages * 2 * 64 * dim + rows * dim + own + rows * 64;
+        let (kernel, threads, shared_bytes) = match by {
+            FewBy::Tile => ("few", 128, tile_bytes(dim, tiles)),
+            FewBy::Chunk => ("chunk", 256, chunk_bytes(dim, tiles)),
+        };
         let grid = Grid {
             blocks: (whole(blocks), whole(kv_heads), whole(self.spans_len)),
-            threads: 128,
-            shared_bytes: whole(values * size_of::<bf16>() + rows * 20 + 16),
+            threads,
+            shared_bytes: whole(shared_bytes),
         };
-        device.launch(&format!("attend_few_{dim}_{tiles}"), grid, &[Arg::value(&args)])
+        device.launch(&format!("attend_{kernel}_{dim}_{tiles}"), grid, &[Arg::value(&args)])
     }
 
     /// Spans that [`blocks_of_rows`] made, of rows that exist and were turned into `q`.

@@ -5,7 +5,7 @@ use kernels::cuda::{Buffer, Device};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::draft::{self, InputNorms, InputRows, States};
-use kernels::ops::matmul::{Matrix, Out, Rows};
+use kernels::ops::matmul::{self, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{Extent, Step};
 
@@ -41,6 +41,8 @@ pub(super) struct Head {
     /// (rows, 2 hidden) in blocks.
     joined: Buffer<bf16>,
     keys_values_out: Buffer<f32>,
+    /// For what runs beside the target's products.
+    products: matmul::Scratch,
     room: Room,
     logits: Buffer<f32>,
 }
@@ -103,6 +105,7 @@ impl Head {
             fused: device.zeros(rows_max * hidden)?,
             joined: device.zeros(block_values(rows_max, 2 * hidden))?,
             keys_values_out: device.zeros(rows_max * 2 * kv)?,
+            products: matmul::Scratch::new(device, rows_max)?,
             room: Room::new(device, sizes, rows_max)?,
             logits: device.zeros(lanes * config.draft_vocab)?,
         })
@@ -186,17 +189,16 @@ impl Head {
     }
 
     /// Stores keys and values of all rows from the target's true hidden states, over those of
-    /// guesses; keeps the states that later steps start from. After the choices are accepted.
+    /// guesses. Needs nothing of the target after the last captured layer, so it can run beside
+    /// what is left.
     pub(super) fn keep_up(
         &mut self,
         device: &Device,
-        scratch: &mut Scratch,
         target: &Target,
-        step: &mut Step,
-        extent: Extent,
+        step: &Step,
+        rows: usize,
     ) -> Result<(), BackendError> {
-        let rows = extent.rows;
-        let products = &mut scratch.products;
+        let products = &mut self.products;
         let of = Rows { x: &self.capture.to, rows, norm: None };
         self.fc.multiply(device, products, of, Out::Plain(&mut self.fused))?;
         let norms = InputNorms {
@@ -221,7 +223,17 @@ impl Head {
             behind: BEHIND,
         };
         let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
-        rotation.store(device, step, places, (&mut self.pages, 0))?;
+        Ok(rotation.store(device, step, places, (&mut self.pages, 0))?)
+    }
+
+    /// Keeps the states that later steps start from. After [`Self::keep_up`], and after the choices
+    /// are accepted.
+    pub(super) fn keep_states(
+        &mut self,
+        device: &Device,
+        step: &mut Step,
+        extent: Extent,
+    ) -> Result<(), BackendError> {
         Ok(self.states.keep(device, step, extent, &self.fused)?)
     }
 }

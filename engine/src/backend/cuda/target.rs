@@ -1,5 +1,7 @@
 //! The target model's forward pass over the rows of a step, on the GPU.
 
+use std::ops::Range;
+
 use kernels::cuda::{Buffer, Device};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
@@ -42,6 +44,11 @@ impl Capture {
     ) -> Result<Self, BackendError> {
         let to = device.zeros(block_values(rows, layers.len() * hidden))?;
         Ok(Self { to, layers: layers.to_vec(), hidden })
+    }
+
+    /// Layers after which all is captured.
+    pub(super) fn depth(&self) -> usize {
+        self.layers.iter().copied().max().unwrap_or(0)
     }
 
     /// Where the stream that enters layer `index` goes, if it is wanted.
@@ -99,26 +106,43 @@ impl Target {
         })
     }
 
-    /// Reads the rows of the step: leaves their residual streams in the room.
-    pub(super) fn run(&self, pass: Pass<'_>) -> Result<(), BackendError> {
-        let Pass { device, scratch, step, rows, spans, pages, room, mut capture } = pass;
-        let Room { stream, x, .. } = &mut *room;
-        let captured = capture.as_mut().and_then(|it| it.of(0));
-        embed::launch(device, &self.embedding, &step.tokens, rows, stream, x, captured)?;
-        for (index, layer) in self.layers.iter().enumerate() {
+    pub(super) fn depth(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Embeds the rows of the step: their residual streams stand in the room.
+    pub(super) fn embed(&self, pass: &mut Pass<'_>) -> Result<(), BackendError> {
+        let Room { stream, x, .. } = &mut *pass.room;
+        let captured = pass.capture.as_mut().and_then(|it| it.of(0));
+        let tokens = &pass.step.tokens;
+        let embedding = &self.embedding;
+        Ok(embed::launch(pass.device, embedding, tokens, pass.rows, stream, x, captured)?)
+    }
+
+    /// Takes the residual streams through some layers.
+    pub(super) fn run(
+        &self,
+        pass: &mut Pass<'_>,
+        layers: Range<usize>,
+    ) -> Result<(), BackendError> {
+        for index in layers {
             let tools = Tools {
-                device,
-                scratch: &mut *scratch,
-                step,
-                places: Places { positions: &step.positions, lanes: &step.lanes, rows },
-                spans,
-                pages: &mut *pages,
+                device: pass.device,
+                scratch: &mut *pass.scratch,
+                step: pass.step,
+                places: Places {
+                    positions: &pass.step.positions,
+                    lanes: &pass.step.lanes,
+                    rows: pass.rows,
+                },
+                spans: pass.spans,
+                pages: &mut *pass.pages,
                 index,
                 turns: &self.turns,
                 behind: 0,
             };
-            let captured = capture.as_mut().and_then(|it| it.of(index + 1));
-            layer.run(tools, room, None, captured)?;
+            let captured = pass.capture.as_mut().and_then(|it| it.of(index + 1));
+            self.layers[index].run(tools, pass.room, None, captured)?;
         }
         Ok(())
     }

@@ -98,6 +98,8 @@ pub(crate) fn time(device: &mut Device, shape: &Shape) -> Result<(), DeviceError
             line += &format!(" {us:.0}");
         }
         let mut step = lay(device, batch, 1)?;
+        // Attention reads what was laid out.
+        model.step(device, &mut step, batch, 1, Part(Only::End))?;
         for parts in [Only::Products, Only::Attention, Only::End] {
             let us =
                 median_us(device, 1, |_| model.step(device, &mut step, batch, 1, Part(parts)))?;
