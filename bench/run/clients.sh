@@ -66,4 +66,4 @@ for at in 0 1 2; do
         echo "aiperf-$name: left out"
     fi
 done
-curl -s http://127.0.0.1:9100/metrics | grep -E '^crossover_router_routed_total' > "$FOLDER/routed.txt"
+curl -s http://127.0.0.1:9100/metrics | grep -E '^crossover_router_routed_total' | grep -v ' 0$' > "$FOLDER/routed.txt"
