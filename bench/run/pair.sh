@@ -2,41 +2,50 @@
 #
 #   MODEL     the model's file              [what `crossover fetch` brings]
 #   HEAD_DIR  its draft head                [the shipped one]
-#   CORES     devices: speculative, throughput, and both together   [cpu:0 cpu:1 cpu:0-1]
+#   CORES     devices: speculative, throughput, and both together; no third on cards that nothing spans
+#                                       [cpu:0 cpu:1 cpu:0-1]
+#   ENGINE_ARGS, SPECULATIVE_ARGS       more arguments of all engines, and of those that draft
+#   QUANTISATION                        part of a calibration's key   [q4_1]
+#   IN_FLIGHT_MAX                       what the routers send to one engine   [64]
+#   SHIFT     is added to every port, so that two runs can stand side by side   [0]
 . "$(dirname "${BASH_SOURCE[0]}")/children.sh"
 
 MODEL=${MODEL:-$("$BIN/crossover" fetch | tail -n 1)}
 HEAD_DIR=${HEAD_DIR:-deploy/models/smollm2-135m-instruct-eagle3}
 read -r SPECULATIVE_CORES THROUGHPUT_CORES ALL_CORES <<< "${CORES:-cpu:0 cpu:1 cpu:0-1}"
+read -ra ENGINE_ARGS <<< "${ENGINE_ARGS:-}"
+read -ra SPECULATIVE_ARGS <<< "${SPECULATIVE_ARGS:-}"
+
+# at PORT: the URL of what this run has there
+at() { echo "http://127.0.0.1:$(($1 + ${SHIFT:-0}))"; }
 
 # engine NAME PORT DEVICE ARGS...
 engine() {
-    local name=$1 port=$2 device=$3
+    local name=$1 port=$(($2 + ${SHIFT:-0})) device=$3
     shift 3
     unused "$port"
     start "$name" "$BIN/crossover-engine" --model "$MODEL" --device "$device" \
-        --listen "127.0.0.1:$port" "$@"
+        --listen "127.0.0.1:$port" "${ENGINE_ARGS[@]}" "$@"
     ready "$name" "http://127.0.0.1:$port/health"
 }
 
 # The pair on 8101 and 8102. K policies are off in it: the instance that drafts always drafts.
 pair() {
-    engine speculative 8101 "$SPECULATIVE_CORES" --mode eagle3 --draft "$HEAD_DIR"
+    engine speculative 8101 "$SPECULATIVE_CORES" --mode eagle3 --draft "$HEAD_DIR" "${SPECULATIVE_ARGS[@]}"
     engine throughput 8102 "$THROUGHPUT_CORES" --mode baseline
 }
 
 # router NAME PORT: the policy's lines of the configuration come from standard input; not through a pipe, whose children nobody
 # here could stop
 router() {
-    local name=$1 port=$2
+    local name=$1 port=$(($2 + ${SHIFT:-0}))
     unused "$port" "$((port + 1000))"
     {
         printf 'listen = "127.0.0.1:%s"\nadmin = "127.0.0.1:%s"\n[policy]\n' "$port" "$((port + 1000))"
         cat
         for role in speculative:8101 throughput:8102; do
-            printf '[[endpoint]]\nname = "%s"\nrole = "%s"\nkind = "crossover"\nin_flight_max = 64\n' \
-                "${role%:*}" "${role%:*}"
-            printf 'url = "http://127.0.0.1:%s"\n' "${role#*:}"
+            printf '[[endpoint]]\nname = "%s"\nrole = "%s"\nkind = "crossover"\n' "${role%:*}" "${role%:*}"
+            printf 'url = "%s"\nin_flight_max = %s\n' "$(at "${role#*:}")" "${IN_FLIGHT_MAX:-64}"
         done
     } > "$RUN/$name.toml"
     start "router-$name" "$BIN/crossover-router" --config "$RUN/$name.toml"
@@ -47,5 +56,6 @@ router() {
 calibrate() {
     local file=$1
     shift
-    "$BIN/crossover-bench" calibrate --quantisation q4_1 --device "$SPECULATIVE_CORES" --out "$file" "$@"
+    "$BIN/crossover-bench" calibrate --speculative "$(at 8101)" --throughput "$(at 8102)" \
+        --quantisation "${QUANTISATION:-q4_1}" --device "$SPECULATIVE_CORES" --out "$file" "$@"
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The crossover: the pair alone, under every policy and behind HAProxy, and one engine on all cores.
 #   bench/run/sweep.sh [FOLDER] [ARGS of sweep...]
-# CALIBRATION=FILE takes a calibration instead of making one first; LOADS=1,2,4 is the ladder. Takes a quarter
-# of an hour on two cores; what was measured is kept step by step.
+# CALIBRATION=FILE takes a calibration instead of making one first, with arguments CALIBRATE; LOADS=1,2,4 is the
+# ladder, ROUNDS and LOAD what is sent at each. Takes a quarter of an hour on two cores; what was measured is kept
+# step by step.
 . "$(dirname "$0")/pair.sh"
 FOLDER=${1:-bench/results/$(date -u +%F)-crossover}
 shift || true
@@ -11,25 +12,30 @@ pair
 if [ -n "${CALIBRATION:-}" ]; then
     cp "$CALIBRATION" "$FOLDER/calibration.json"
 else
-    calibrate "$FOLDER/calibration.json" --in-flight-max 32
+    read -ra CALIBRATE <<< "${CALIBRATE:---in-flight-max 32}"
+    calibrate "$FOLDER/calibration.json" "${CALIBRATE[@]}" | tee "$FOLDER/found.txt"
 fi
 FILE=$(realpath "$FOLDER/calibration.json")
 HIGH=$(sed -n 's/.*"high": *\([0-9]*\).*/\1/p' "$FILE")
-# An engine on twice the cores has the same step at the same load, only sooner: it drafts as long.
-engine one 8103 "$ALL_CORES" --mode eagle3 --draft "$HEAD_DIR" --draft-until "$HIGH"
 router switch 8010 < <(printf 'kind = "switch"\nhigh = "auto"\ncalibration = "%s"\n' "$FILE")
 router spill 8011 < <(printf 'kind = "spill"\nhigh = "auto"\ncalibration = "%s"\n' "$FILE")
 router marginal 8012 < <(printf 'kind = "marginal"\ncalibration = "%s"\n' "$FILE")
 TARGETS=(
-    --target speculative=http://127.0.0.1:8010@speculative
-    --target throughput=http://127.0.0.1:8010@throughput
-    --target switch=http://127.0.0.1:8010
-    --target spill=http://127.0.0.1:8011
-    --target marginal=http://127.0.0.1:8012
-    --target one=http://127.0.0.1:8103
+    --target "speculative=$(at 8010)@speculative"
+    --target "throughput=$(at 8010)@throughput"
+    --target "switch=$(at 8010)"
+    --target "spill=$(at 8011)"
+    --target "marginal=$(at 8012)"
+    --metrics "$(at 8101)/metrics"
 )
+if [ -n "$ALL_CORES" ]; then
+    # An engine on twice the cores has the same step at the same load, only sooner: it drafts as long.
+    engine one 8103 "$ALL_CORES" --mode eagle3 --draft "$HEAD_DIR" --draft-until "$HIGH" "${SPECULATIVE_ARGS[@]}"
+    TARGETS+=(--target "one=$(at 8103)" --metrics "$(at 8103)/metrics")
+fi
 if command -v haproxy > "$RUN/haproxy.path"; then
-    unused 8013
+    PORT=$((8013 + ${SHIFT:-0}))
+    unused "$PORT"
     cat > "$RUN/haproxy.cfg" << END
 global
   nbthread 1
@@ -40,18 +46,17 @@ defaults
   timeout server 1h
   option http-no-delay
 frontend all
-  bind 127.0.0.1:8013
+  bind 127.0.0.1:$PORT
   default_backend pair
 backend pair
   balance first
-  server speculative 127.0.0.1:8101 maxconn $HIGH
-  server throughput 127.0.0.1:8102 maxconn 64
+  server speculative 127.0.0.1:$((8101 + ${SHIFT:-0})) maxconn $HIGH
+  server throughput 127.0.0.1:$((8102 + ${SHIFT:-0})) maxconn ${IN_FLIGHT_MAX:-64}
 END
     start haproxy haproxy -f "$RUN/haproxy.cfg"
-    ready haproxy http://127.0.0.1:8013/health
-    TARGETS+=(--target haproxy=http://127.0.0.1:8013)
+    ready haproxy "$(at 8013)/health"
+    TARGETS+=(--target "haproxy=$(at 8013)")
 fi
-"$BIN/crossover-bench" sweep "${TARGETS[@]}" --concurrency "${LOADS:-1,2,4,6,8,12,16,24,32}" --rounds 3 \
-    --requests-each 2 --requests-min 6 --tokens 64 --ignore-eos --same-prompts \
-    --metrics http://127.0.0.1:8101/metrics --metrics http://127.0.0.1:8103/metrics \
-    --out "$FOLDER" "$@"
+read -ra LOAD <<< "${LOAD:---requests-each 2 --requests-min 6 --tokens 64 --ignore-eos --same-prompts}"
+"$BIN/crossover-bench" sweep "${TARGETS[@]}" --concurrency "${LOADS:-1,2,4,6,8,12,16,24,32}" \
+    --rounds "${ROUNDS:-3}" "${LOAD[@]}" --out "$FOLDER" "$@"
