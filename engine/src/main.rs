@@ -53,7 +53,12 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let ended = match runtime {
-        Ok(runtime) => runtime.block_on(run(config)),
+        Ok(runtime) => {
+            let ended = runtime.block_on(run(config));
+            // What still renders or encodes has nobody to do it for.
+            runtime.shutdown_background();
+            ended
+        }
         Err(error) => Err(format!("cannot start: {error}")),
     };
     ended.map_or_else(|detail| fail(FAILED, &detail), |()| ExitCode::SUCCESS)

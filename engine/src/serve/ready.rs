@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -19,6 +20,8 @@ use crate::serve::speech::{Conversation, Speech};
 use crate::serve::tools::Form;
 use crate::serve::wishes::Bounds;
 
+/// Time for the template to show a conversation, and for the prompt to be encoded.
+const RENDER_MAX: Duration = Duration::from_secs(30);
 /// A prompt longer than this is encoded where it does not hold up other requests.
 const INLINE_BYTES_MAX: usize = 4096;
 
@@ -103,7 +106,11 @@ impl Ready {
         let task = tokio::task::spawn_blocking(move || {
             Ok(speech.encode(&speech.render(&conversation)?, adds_special))
         });
-        let encoded: Result<_, String> = task.await.map_err(|_| Refusal::Failed)?;
+        let encoded: Result<_, String> = match tokio::time::timeout(RENDER_MAX, task).await {
+            Ok(encoded) => encoded.map_err(|_| Refusal::Failed)?,
+            // The task goes on; a template that cannot be trusted was refused at the start.
+            Err(_) => Err("the chat template takes too long to show this".to_owned()),
+        };
         encoded.map_err(|message| Refusal::field("messages", "invalid_value", message))
     }
 

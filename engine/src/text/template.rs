@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, ErrorKind, context};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 mod json;
 mod python;
@@ -19,8 +21,16 @@ mod python;
 /// Instructions and, roughly, 64-byte pieces of data that one rendering may take: some tenths of
 /// a second and 128 MiB at the very most.
 const FUEL: u64 = 2_000_000;
-const TEMPLATE_BYTES_MAX: usize = 1 << 20;
+/// The largest that are published have a tenth of this.
+const TEMPLATE_BYTES_MAX: usize = 128 << 10;
 const DEEP_MAX: usize = 128;
+/// Time to compile a model's templates and to try them. Fuel does not bound all that a template can
+/// make the engine do: sums of lists are worked out where nobody counts, some of them at once.
+const TRIAL_MAX: Duration = Duration::from_secs(5);
+/// A chain of operators as long as a template may be is read by recursion.
+const TRIAL_STACK_BYTES: usize = 256 << 20;
+/// Messages of the longest conversation that is tried.
+const TRIAL_MESSAGES: usize = 40;
 
 const DEFAULT: &str = "default";
 const WITH_TOOLS: &str = "tool_use";
@@ -57,15 +67,43 @@ pub enum TemplateError {
     Failed(String),
     /// Rendering took more steps or memory than any conversation should.
     TooMuch,
+    /// Even short conversations take too long, or the template is too large: it is not used.
+    Endless,
 }
 
 impl ChatTemplate {
-    /// Compiles the `sources`, by their names; one of them is "default".
+    /// Compiles the `sources`, by their names, and tries them; one of them is "default".
     ///
     /// # Errors
     ///
     /// What is wrong with a template.
     pub fn new(
+        sources: BTreeMap<String, String>,
+        specials: BTreeMap<String, String>,
+    ) -> Result<Self, TemplateError> {
+        Self::new_within(TRIAL_MAX, sources, specials)
+    }
+
+    /// The same in a thread of its own, which is given up after `time_max`: whoever asked does not
+    /// use the template, and most likely ends.
+    fn new_within(
+        time_max: Duration,
+        sources: BTreeMap<String, String>,
+        specials: BTreeMap<String, String>,
+    ) -> Result<Self, TemplateError> {
+        let (say, said) = mpsc::sync_channel(1);
+        let trial = move || {
+            let tried = Self::compile(sources, specials).and_then(|it| it.tried());
+            // Nobody may be waiting any more.
+            let _late = say.send(tried);
+        };
+        let thread = thread::Builder::new().name("template".to_owned());
+        let spawned = thread.stack_size(TRIAL_STACK_BYTES).spawn(trial);
+        spawned.map_err(|error| TemplateError::Failed(error.to_string()))?;
+        said.recv_timeout(time_max).unwrap_or(Err(TemplateError::Endless))
+    }
+
+    fn compile(
         sources: BTreeMap<String, String>,
         specials: BTreeMap<String, String>,
     ) -> Result<Self, TemplateError> {
@@ -77,13 +115,39 @@ impl ChatTemplate {
         python::add(&mut environment);
         for (name, source) in sources {
             if TEMPLATE_BYTES_MAX < source.len() {
-                return Err(TemplateError::TooMuch);
+                return Err(TemplateError::Endless);
             }
             let source = python::without_generation_marks(&source);
             environment.add_template_owned(name, source).map_err(TemplateError::from)?;
         }
         environment.get_template(DEFAULT).map_err(TemplateError::from)?;
         Ok(Self { environment: Arc::new(environment), specials })
+    }
+
+    /// Gives the template back if short conversations are not too much for it. That it refuses them
+    /// is its right.
+    fn tried(self) -> Result<Self, TemplateError> {
+        let tools = json!([{
+            "type": "function", "function": { "name": "f", "parameters": { "type": "object" } }
+        }]);
+        for (count, tools) in [(1, None), (2, Some(&tools)), (TRIAL_MESSAGES, None)] {
+            let message = |at: usize| {
+                let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
+                json!({ "role": role, "content": "Hello" })
+            };
+            let messages: Json = (0..count).map(message).collect();
+            let chat = Chat {
+                messages: &messages,
+                tools,
+                add_generation_prompt: true,
+                continue_final: false,
+                kwargs: None,
+            };
+            if self.render(&chat, 0) == Err(TemplateError::TooMuch) {
+                return Err(TemplateError::Endless);
+            }
+        }
+        Ok(self)
     }
 
     /// The prompt of `chat`. Some templates tell the date: `now_s` is seconds since 1970, UTC.
@@ -163,6 +227,15 @@ impl fmt::Display for TemplateError {
             Self::Refused(words) => write!(out, "the chat template refuses this: {words}"),
             Self::Failed(reason) => write!(out, "the chat template cannot show this: {reason}"),
             Self::TooMuch => out.write_str("the conversation is too much for the chat template"),
+            Self::Endless => {
+                let size = TEMPLATE_BYTES_MAX >> 10;
+                let seconds = TRIAL_MAX.as_secs();
+                write!(
+                    out,
+                    "the template is larger than {size} KiB, or short conversations take it more \
+                     than {seconds} s or too much memory"
+                )
+            }
         }
     }
 }

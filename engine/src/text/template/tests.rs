@@ -124,8 +124,15 @@ fn a_template_may_refuse() {
     assert!(ChatTemplate::new(broken, BTreeMap::new()).is_err());
 }
 
+/// A template that looks at a conversation before it does what `source` does, so that it can be
+/// made at all: a trial has no system message.
+fn spared(source: &str) -> String {
+    format!("{{% if messages[0].role == 'system' %}}{source}{{% endif %}}")
+}
+
 #[test]
 fn work_is_bounded() {
+    let system = |words: &str| json!([{ "role": "system", "content": words }]);
     let hostile = [
         "{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor %}",
         "{{ 'x' * 1000000000 }}",
@@ -139,17 +146,44 @@ fn work_is_bounded() {
         {% for i in range(24) %}{% set ns.l = ns.l + ns.l %}{% endfor %}";
     for looks in ["{{ ns.l }}", "{% set x %}{{ ns.l }}{% endset %}", "{{ [{'a': ns.l}] | tojson }}"]
     {
-        let outcome = rendered(&format!("{doubled}{looks}"), json!([]));
+        let outcome = rendered(&spared(&format!("{doubled}{looks}")), system("x"));
         assert_eq!(outcome, Err(TemplateError::TooMuch), "{looks}");
     }
     for source in hostile {
-        assert!(rendered(source, user(&"x".repeat(30_000))).is_err(), "{source}");
+        let outcome = rendered(&spared(source), system(&"x".repeat(30_000)));
+        assert!(outcome.is_err(), "{source}");
     }
     let long = user(&"word ".repeat(200_000));
     assert!(rendered(CHATML, long).is_ok(), "a megabyte is no attack");
+}
+
+fn made(source: &str, time_max: Duration) -> Result<ChatTemplate, TemplateError> {
+    let sources = BTreeMap::from([("default".to_owned(), source.to_owned())]);
+    ChatTemplate::new_within(time_max, sources, BTreeMap::new())
+}
+
+/// Whatever a model's file brings, it is compiled in bounded time or refused.
+#[test]
+fn a_template_that_takes_too_long_is_not_used() {
+    let endless = |source: &str| {
+        let outcome = made(source, Duration::from_millis(20));
+        assert_eq!(outcome.err(), Some(TemplateError::Endless), "{source}");
+    };
+    // Worked out while it is compiled, and a second or so in the making.
+    endless("{{ [1] * 20000000 == [1] * 20000000 }}");
+    let sums = vec!["[1] * 50000"; 40].join(" + ");
+    endless(&format!("{{{{ {sums} }}}}"));
+    let patient = Duration::from_secs(600);
+    let refused = |source: &str| {
+        let outcome = made(source, patient);
+        assert_eq!(outcome.err(), Some(TemplateError::Endless));
+    };
+    refused("{% for m in messages %}{{ 'x' * 50000000 }}{% endfor %}");
+    refused(&"{# #}".repeat(30_000));
+    // A long chain of operators is read, if with a deep stack.
+    assert!(made(&format!("{{{{ 0{} }}}}", "+1".repeat(60_000)), patient).is_ok());
     let deep = "[".repeat(100_000);
-    let sources = BTreeMap::from([("default".to_owned(), format!("{{{{ {deep} }}}}"))]);
-    assert!(ChatTemplate::new(sources, BTreeMap::new()).is_err());
+    assert!(made(&format!("{{{{ {deep} }}}}"), patient).is_err());
 }
 
 #[test]
