@@ -3,8 +3,9 @@
 #   BIN=FOLDER MODEL=FILE [DEVICES="cuda:0 cuda:1"] bench/gpu/pair.sh OUT STAGE...
 #
 # Stages: `up` (crossover up), `real` (the default pair), `strong` and `weak` (8B with random weights and a head of
-# which 80, 60, 45 or 60, 30, 15 of 100 drafts are kept at the three places), `cores` (the default pair on CORES of
-# this machine). `NAME&` runs beside those that follow. SHAPE=FOLDER keeps the 8B's files. Prints a short table last.
+# which 80, 60, 45 or 60, 30, 15 of 100 drafts are kept at the three places), `share` (weights shared on one card),
+# `cores` (the default pair on CORES of this machine). `NAME&` runs beside those that follow. SHAPE=FOLDER keeps the
+# 8B's files. Prints a short table last.
 set -uo pipefail
 OUT=$(realpath -m "$1")
 shift
@@ -25,6 +26,7 @@ stage() {
     shift
     timeout "${STAGE_SECONDS_MAX:-400}" bash -c '"$@"' stage "$@" > "$OUT/$name.log" 2>&1
     say "$name: exit $? in $((SECONDS - start)) s"
+    if [ "$name" = share ]; then cat "$OUT/share.log" | tee -a "$OUT/summary.txt"; fi
     if [ -f "$OUT/$name/found.txt" ]; then tail -n 1 "$OUT/$name/found.txt" | tee -a "$OUT/summary.txt"; fi
     if [ -f "$OUT/$name/table.md" ]; then sed '/^$/q' "$OUT/$name/table.md" | tee -a "$OUT/summary.txt"; fi
 }
@@ -68,19 +70,21 @@ real() {
         bash "$run/sweep.sh" "$OUT/real"
 }
 
+share() { bash "$here/share.sh" "$OUT/share"; }
+
 cores() {
     SHIFT=200 LOADS=${LOADS_CORES:-1,2,4,8,16,32} ROUNDS=${ROUNDS_CORES:-3} \
         taskset -c "${CORES_CLIENT:-12-15}" bash "$run/sweep.sh" "$OUT/cores"
 }
 
 export OUT SHAPE SHARE DEVICES here run first second
-export -f front_door of_random real cores
+export -f front_door of_random real share cores
 python3 "$here/shape.py" "$SHAPE" || exit 1
 
 one() {
     case $1 in
         up) stage up front_door ;;
-        real | cores) stage "$1" "$1" ;;
+        real | share | cores) stage "$1" "$1" ;;
         strong) stage strong of_random 0.8,0.75,0.75 strong ;;
         weak) stage weak of_random 0.6,0.5,0.5 weak ;;
         *) say "no stage is called $1"; exit 64 ;;

@@ -30,6 +30,8 @@ pub struct Config {
     pub device: Device,
     pub activations: Activations,
     pub memory: Memory,
+    /// Where engines on one card find each other's weights.
+    pub share_weights: Option<PathBuf>,
     /// Names under which the model is served; empty to take the name it gives itself.
     pub names: Vec<String>,
     /// Longest prompt and answer together; `None` for what the model was made for.
@@ -180,9 +182,11 @@ impl Config {
         let mode = mode(&mut judge, &raw);
         let device = judge.parsed("device", raw.device, "cpu", device);
         let load_format = judge.parsed("load-format", raw.load_format, "auto", load_format);
-        if load_format == LoadFormat::Dummy && !device.is_gpu() {
-            judge.error("load-format", "dummy has a meaning only on a GPU");
+        let share_weights = raw.share_weights.map(|it| PathBuf::from(it.0));
+        if !device.is_gpu() {
+            judge.gpu_only(load_format, share_weights.is_some());
         }
+        judge.simulated(&mode, load_format);
         let (running, rows) = if device.is_gpu() { (256, 2048) } else { (32, 256) };
         let running_max = judge.whole("running-max", raw.running_max, running, 1..=4096);
         let rows_max = judge.whole("rows-max", raw.rows_max, rows, 1..=65_536);
@@ -202,6 +206,7 @@ impl Config {
             device,
             activations: judge.parsed("activations", raw.activations, "int8", activations),
             memory: memory(&mut judge, raw.memory, raw.memory_fraction, share),
+            share_weights,
             names: judge.parsed("served-model-name", raw.served_model_name, "", names),
             context_max: raw
                 .context_max

@@ -3,6 +3,7 @@
 mod beside;
 mod buffer;
 mod launch;
+mod share;
 mod sources;
 
 use std::collections::HashMap;
@@ -15,6 +16,8 @@ use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use beside::Queues;
 pub use buffer::Buffer;
 pub use launch::{Arg, Clock, Graph, Grid, Inbox, Outbox};
+pub use share::{Shared, receive_descriptor, send_descriptor};
+pub use sources::version;
 
 /// What the kernels need: CUDA 13.0.
 const DRIVER_MIN: i32 = 13_000;

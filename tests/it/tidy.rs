@@ -64,6 +64,7 @@ const FENCE: &[&str] = &[
     "kernels/src/cuda/launch.rs",
     "kernels/src/cuda/gemm.rs",
     "kernels/src/cuda/nccl.rs",
+    "kernels/src/cuda/share.rs",
     "kernels/src/cpu/simd",
 ];
 

@@ -8,8 +8,11 @@ use serde::Serialize;
 use super::programs::Programs;
 use crate::config::{Speculation, Up, reachable};
 
-/// More than an engine of this size runs well; the router's queue takes the rest.
+/// More than an engine runs well on cores, and on a GPU; the router's queue takes the rest.
 const IN_FLIGHT_MAX: u32 = 64;
+const IN_FLIGHT_MAX_GPU: u32 = 256;
+/// What each of two engines on one card takes of the memory that is free beside the weights.
+const SHARE_OF_ONE_CARD: &str = "0.4";
 const DWELL_MS: u64 = 1000;
 /// After a request to stop, streams get this long.
 const DRAIN_S: u64 = 5;
@@ -76,8 +79,8 @@ impl Plan {
         Self {
             dir: dir.to_owned(),
             programs: [
-                launch("speculative engine", &programs.engine, speculative(config, model)),
-                launch("throughput engine", &programs.engine, throughput(config, model)),
+                launch("speculative engine", &programs.engine, speculative(config, model, dir)),
+                launch("throughput engine", &programs.engine, throughput(config, model, dir)),
                 launch("router", &programs.router, router),
             ],
             router_file: router_file(config),
@@ -94,28 +97,29 @@ impl Plan {
 
 fn router_file(config: &Up) -> String {
     let at = &config.addresses;
-    let endpoint = |role, address| Endpoint {
+    let endpoint = |role, address, device: &str| Endpoint {
         name: role,
         role,
         url: format!("http://{}", reachable(address)),
         kind: "crossover",
-        in_flight_max: IN_FLIGHT_MAX,
+        in_flight_max: if is_gpu(device) { IN_FLIGHT_MAX_GPU } else { IN_FLIGHT_MAX },
     };
+    let [speculative, throughput] = &config.devices;
     let file = RouterFile {
         listen: at.listen.to_string(),
         admin: at.admin.to_string(),
         policy: Policy { kind: "switch", high: config.high, low: config.low, dwell_ms: DWELL_MS },
         shutdown: Shutdown { settle_ms: 0, drain_ms_max: DRAIN_S * 1000 },
         endpoint: vec![
-            endpoint("speculative", at.speculative),
-            endpoint("throughput", at.throughput),
+            endpoint("speculative", at.speculative, speculative),
+            endpoint("throughput", at.throughput, throughput),
         ],
     };
     toml::to_string(&file).expect("strings and small numbers")
 }
 
-fn speculative(config: &Up, model: &Path) -> Vec<String> {
-    let mut args = engine(config, model, 0);
+fn speculative(config: &Up, model: &Path, dir: &Path) -> Vec<String> {
+    let mut args = engine(config, model, dir, 0);
     let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
     match &config.speculation {
         Speculation::Eagle3 { head } => {
@@ -133,15 +137,20 @@ fn speculative(config: &Up, model: &Path) -> Vec<String> {
     args
 }
 
-fn throughput(config: &Up, model: &Path) -> Vec<String> {
-    let mut args = engine(config, model, 1);
+fn throughput(config: &Up, model: &Path, dir: &Path) -> Vec<String> {
+    let mut args = engine(config, model, dir, 1);
     args.extend(["--mode", "baseline"].map(str::to_owned));
     args
 }
 
 /// What both engines are told; `which` is 0 for the speculative one.
-fn engine(config: &Up, model: &Path, which: usize) -> Vec<String> {
+fn engine(config: &Up, model: &Path, dir: &Path, which: usize) -> Vec<String> {
     let listen = [config.addresses.speculative, config.addresses.throughput][which];
+    let [one, other] = &config.devices;
+    let one_card = (is_gpu(one) && one == other).then(|| {
+        let weights = dir.join("weights").display().to_string();
+        [("--memory-fraction", SHARE_OF_ONE_CARD.to_owned()), ("--share-weights", weights)]
+    });
     [
         ("--model", model.display().to_string()),
         ("--device", config.devices[which].clone()),
@@ -150,6 +159,11 @@ fn engine(config: &Up, model: &Path, which: usize) -> Vec<String> {
         ("--drain-seconds", DRAIN_S.to_string()),
     ]
     .into_iter()
+    .chain(one_card.into_iter().flatten())
     .flat_map(|(flag, value)| [flag.to_owned(), value])
     .collect()
+}
+
+fn is_gpu(device: &str) -> bool {
+    !device.starts_with("cpu")
 }

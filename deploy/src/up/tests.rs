@@ -45,6 +45,19 @@ fn the_engines_differ_by_mode_cores_and_port() {
 }
 
 #[test]
+fn a_card_is_shared_only_when_both_name_it() {
+    let dir = Path::new("/run/crossover");
+    let shared = plan("--device-speculative cuda:0 --device-throughput cuda:0", dir);
+    let apart = plan("--device-speculative cuda:0 --device-throughput cuda:1", dir);
+    let shares = |plan: &Plan| {
+        let lines = plan.programs.iter().map(|it| it.args.join(" "));
+        let wanted = "--memory-fraction 0.4 --share-weights /run/crossover/weights";
+        lines.filter(|it| it.contains(wanted)).count()
+    };
+    assert_eq!((shares(&shared), shares(&apart)), (2, 0));
+}
+
+#[test]
 fn the_routers_file_is_written_where_it_is_told_of() {
     let dir = tempfile::tempdir().unwrap();
     plan("--high 8 --listen 0.0.0.0:80", dir.path()).write().unwrap();
@@ -55,6 +68,11 @@ fn the_routers_file_is_written_where_it_is_told_of() {
     assert_eq!(file["policy"]["low"].as_integer(), Some(6));
     assert_eq!(file["endpoint"][1]["url"].as_str(), Some("http://127.0.0.1:8102"));
     assert_eq!(file["endpoint"][1]["role"].as_str(), Some("throughput"));
+    let in_flight_max = |file: &toml::Table| file["endpoint"][0]["in_flight_max"].as_integer();
+    assert_eq!(in_flight_max(&file), Some(64));
+    plan("--device-speculative cuda:0", dir.path()).write().unwrap();
+    let text = std::fs::read_to_string(dir.path().join("router.toml")).unwrap();
+    assert_eq!(in_flight_max(&text.parse().unwrap()), Some(256));
 }
 
 #[test]

@@ -27,6 +27,7 @@ fn options(records: bool, lanes: u32) -> CudaOptions {
         drafts_max: 5,
         simulated: Vec::new(),
         records,
+        share: None,
     }
 }
 

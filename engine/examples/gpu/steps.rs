@@ -115,6 +115,7 @@ fn options() -> CudaOptions {
         drafts_max: 3,
         simulated: vec![0.8, 0.75, 0.75],
         records: true,
+        share: None,
     }
 }
 

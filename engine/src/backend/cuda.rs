@@ -20,6 +20,8 @@ use self::head::{Extents, Head};
 use self::layer::{Room, Scratch, Spans};
 use self::results::{Outboxes, Sent};
 use self::send::{Outgoing, Recorded, Tables};
+pub use self::shelf::Told;
+use self::shelf::{Offer, Shelf};
 use self::sizes::{check, held_max, page_count, positions, shape, words_max};
 use self::target::{Pass, Target};
 use self::weights::Source;
@@ -32,6 +34,7 @@ mod head;
 mod layer;
 mod results;
 mod send;
+mod shelf;
 mod sizes;
 mod target;
 mod weights;
@@ -54,6 +57,8 @@ pub struct CudaOptions {
     pub simulated: Vec<f32>,
     /// Whether steps are recorded and replayed, or launched one by one.
     pub records: bool,
+    /// Folder through which engines of the same model on the same card share its weights.
+    pub share: Option<PathBuf>,
 }
 
 /// Memory for keys and values.
@@ -101,6 +106,8 @@ pub struct CudaBackend {
     graphs: BTreeMap<Recorded, Graph>,
     records: bool,
     submitted: usize,
+    /// Stands as long as the weights do.
+    shared: Option<(Offer, Told)>,
 }
 
 impl From<DeviceError> for BackendError {
@@ -153,11 +160,12 @@ impl CudaBackend {
         let Dummy { model, head: head_config } = sizes;
         check(model, head_config, options)?;
         let device = Arc::new(Device::open(&options.card, options.cache.as_deref())?);
-        let source = Source { device: &device, tensors: tensors.0 };
+        let source = Source { device: &device, tensors: tensors.0, shelf: None };
         let held_max = head_config.map_or(0, |_| held_max(model, options));
         let positions = positions(options);
-        let (rows_max, lanes) = (options.rows_max as usize, options.lanes as usize);
-        let target = Target::read(source, model, positions)?;
+        let [rows_max, lanes, drafts_max] =
+            [options.rows_max, options.lanes, options.drafts_max].map(|it| it as usize);
+        let (target, shelf) = shelf::target(source, &device, model, options)?;
         let extents = Extents { positions, rows_max, lanes };
         let borrowed = (source, target::head_name(model));
         let mut head = match head_config {
@@ -167,7 +175,6 @@ impl CudaBackend {
             }
             None => None,
         };
-        let drafts_max = options.drafts_max as usize;
         let choosers_max = lanes * (1 + drafts_max);
         let mut both = vec![target.sizes];
         both.extend(head_config.map(Sizes::from));
@@ -192,14 +199,13 @@ impl CudaBackend {
             drafts_max,
             words_max,
         };
-        let shape = shape(model, options, pages, held_max);
         let step = step(&device, step_sizes, &options.simulated)?;
         let memory =
             Pages::new(&device, model.layers, pages as usize, model.kv_heads, model.head_dim)?;
         let outboxes = [(); 2].map(|()| Outboxes::new(&device, step.results.len(), choosers_max));
         let [first, second] = outboxes;
         Ok(Self {
-            shape,
+            shape: shape(model, options, pages, held_max),
             target,
             head,
             pages: memory,
@@ -219,12 +225,18 @@ impl CudaBackend {
             graphs: BTreeMap::new(),
             records: options.records,
             submitted: 0,
+            shared: shelf.and_then(Shelf::offer),
             device,
         })
     }
 
     pub fn facts(&self) -> &Facts {
         self.device.facts()
+    }
+
+    /// What came of sharing the weights; `None` if they are this process's alone.
+    pub fn shared(&self) -> Option<Told> {
+        self.shared.as_ref().map(|it| it.1)
     }
 
     /// Records the steps that decoding takes with so many drafts, for every batch.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use crate::config::calibration::Calibration;
 use crate::config::raw::{Raw, Word};
 use crate::config::words::{fraction, layers, rates, table};
-use crate::config::{ConfigError, DepthRule, Memory, Mode, Until, size};
+use crate::config::{ConfigError, DepthRule, LoadFormat, Memory, Mode, Until, size};
 use crate::draft::DRAFTS_MAX;
 
 /// Reads words and keeps every mistake.
@@ -17,6 +17,24 @@ pub(super) struct Judge {
 impl Judge {
     pub(super) fn error(&mut self, flag: &'static str, detail: impl Into<String>) {
         self.errors.push(ConfigError { flag, detail: detail.into() });
+    }
+
+    /// What cores cannot do.
+    pub(super) fn gpu_only(&mut self, load_format: LoadFormat, shares_weights: bool) {
+        if load_format == LoadFormat::Dummy {
+            self.error("load-format", "dummy has a meaning only on a GPU");
+        }
+        if shares_weights {
+            self.error("share-weights", "has a meaning only on a GPU");
+        }
+    }
+
+    /// Nobody is to take texts of pretended drafts for those of a model.
+    pub(super) fn simulated(&mut self, mode: &Mode, load_format: LoadFormat) {
+        let is_simulated = matches!(mode, Mode::Eagle3 { simulated: Some(_), .. });
+        if is_simulated && load_format != LoadFormat::Dummy {
+            self.error("simulate-acceptance", "needs --load-format dummy: texts mean nothing");
+        }
     }
 
     pub(super) fn required(&mut self, flag: &'static str, word: Option<Word>) -> String {

@@ -125,8 +125,9 @@ flags! {
     /// Layers of the model whose input the draft head reads, such as 2,15,27 [default: what the
     /// head says, else 2, L/2 and L-3]
     eagle_layers: "LIST",
-    /// Pretend that the draft at each place is accepted with this probability, such as 0.8,0.7;
-    /// for speed tests only, and labelled everywhere [default: off]
+    /// Pretend that the draft at each place is accepted with this probability, once those before
+    /// it are, such as 0.8,0.7; only with --load-format dummy, and labelled everywhere
+    /// [default: off]
     simulate_acceptance: "LIST",
     /// Where to compute: cpu, cpu:0-1 (a set of cores), cuda:0 (a GPU by its number), or GPU-...
     /// or MIG-... (a card or a part of one by its identifier) [default: cpu]
@@ -155,6 +156,9 @@ flags! {
     /// Share of the memory that is free beside the weights to use for keys and values
     /// [default: 0.25; on a GPU 0.9]
     memory_fraction: "SHARE",
+    /// Folder through which engines of the same model on the same card share its weights: who comes
+    /// first loads them, who comes later maps them [default: each has its own]
+    share_weights: "DIR",
     /// What to do with request fields that the engine does not know: ignore or reject
     /// [default: ignore]
     unknown_fields: "RULE",

@@ -32,6 +32,9 @@ impl fmt::Display for Config {
             Memory::Bytes(bytes) => writeln!(f, "memory = {bytes}")?,
             Memory::Fraction(share) => writeln!(f, "memory-fraction = {share:?}")?,
         }
+        if let Some(dir) = &self.share_weights {
+            writeln!(f, "share-weights = {:?}", dir.display().to_string())?;
+        }
         if !self.names.is_empty() {
             writeln!(f, "served-model-name = {:?}", self.names.join(","))?;
         }

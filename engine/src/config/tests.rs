@@ -65,6 +65,11 @@ fn flags_without_a_meaning_are_mistakes() {
     assert_eq!(errors, "--draft: is required\n");
     let errors = config("--model m --mode ngram --draft-until auto").unwrap_err();
     assert_eq!(errors, "--draft-until: 'auto' needs --calibration\n");
+    let errors = config("--model m --mode eagle3 --draft d --simulate-acceptance 0.8");
+    let wanted = "--simulate-acceptance: needs --load-format dummy: texts mean nothing\n";
+    assert_eq!(errors.unwrap_err(), wanted);
+    let errors = config("--model m --share-weights w").unwrap_err();
+    assert_eq!(errors, "--share-weights: has a meaning only on a GPU\n");
     let errors = config("--model m --running-max 64 --rows-max 8").unwrap_err();
     assert!(errors.starts_with("--rows-max: 8 is less than running-max 64"), "{errors}");
 }
@@ -77,7 +82,7 @@ fn what_is_printed_gives_the_same_again() {
         "--model a --mode eagle3 --draft d --draft-max 0 --eagle-layers 2,15,27 --log debug \
          --draft-until 4:5,8:3 --simulate-acceptance 0.8,0.75 --served-model-name x,y/z \
          --context-max 4096 --activations f32 --log-format json --device cuda:0 \
-         --load-format dummy",
+         --load-format dummy --share-weights /run/weights",
     ] {
         let first = config(words).unwrap();
         let file: Raw = toml::from_str(&first.to_string()).unwrap();

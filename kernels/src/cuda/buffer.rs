@@ -3,18 +3,35 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::{CudaSlice, DevicePtr, sys};
 
-use super::{Device, DeviceError};
+use super::{Device, DeviceError, Shared};
 
 /// `len` values of `T` on the device.
 pub struct Buffer<T> {
-    pub(super) bytes: CudaSlice<u8>,
-    pub(super) address: u64,
+    memory: Memory,
+    address: u64,
     len: usize,
     of: PhantomData<T>,
+}
+
+/// Bytes of this buffer alone, or a part of what is shared.
+struct Memory {
+    /// There until it is dropped.
+    bytes: Option<CudaSlice<u8>>,
+    shared: Option<Arc<Shared>>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.bytes.take_if(|_| self.shared.is_some()) {
+            // It is freed with all of what is shared.
+            bytes.leak();
+        }
+    }
 }
 
 impl<T> fmt::Debug for Buffer<T> {
@@ -24,6 +41,25 @@ impl<T> fmt::Debug for Buffer<T> {
 }
 
 impl<T: Pod + Zeroable> Buffer<T> {
+    /// Values that stand in shared memory.
+    pub(super) fn over(bytes: CudaSlice<u8>, shared: Arc<Shared>, len: usize) -> Self {
+        Self::on(bytes, Some(shared), len)
+    }
+
+    fn on(bytes: CudaSlice<u8>, shared: Option<Arc<Shared>>, len: usize) -> Self {
+        let (address, _) = bytes.device_ptr(bytes.stream());
+        let memory = Memory { bytes: Some(bytes), shared };
+        Self { memory, address, len, of: PhantomData }
+    }
+
+    fn slice(&self) -> &CudaSlice<u8> {
+        self.memory.bytes.as_ref().expect("it is there until it is dropped")
+    }
+
+    fn slice_mut(&mut self) -> &mut CudaSlice<u8> {
+        self.memory.bytes.as_mut().expect("it is there until it is dropped")
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }
@@ -62,8 +98,7 @@ impl Device {
             }
             _ => error.into(),
         })?;
-        let (address, _) = bytes.device_ptr(&self.queues.main);
-        Ok(Buffer { address, bytes, len, of: PhantomData })
+        Ok(Buffer::on(bytes, None, len))
     }
 
     /// A copy of `values` on the device.
@@ -82,7 +117,7 @@ impl Device {
     ) -> Result<(), DeviceError> {
         let range = buffer.byte_range(&(at..at + values.len()));
         if !values.is_empty() {
-            let mut view = buffer.bytes.slice_mut(range);
+            let mut view = buffer.slice_mut().slice_mut(range);
             self.queues.main.memcpy_htod(bytemuck::cast_slice::<T, u8>(values), &mut view)?;
         }
         Ok(())
@@ -95,8 +130,8 @@ impl Device {
         to: &mut Buffer<T>,
     ) -> Result<(), DeviceError> {
         let range = to.byte_range(&(0..from.len()));
-        let source = from.bytes.slice(from.byte_range(&(0..from.len())));
-        Ok(self.queues.main.memcpy_dtod(&source, &mut to.bytes.slice_mut(range))?)
+        let source = from.slice().slice(from.byte_range(&(0..from.len())));
+        Ok(self.queues.main.memcpy_dtod(&source, &mut to.slice_mut().slice_mut(range))?)
     }
 
     /// Waits for what was queued and copies part of a buffer to the host.
@@ -107,7 +142,7 @@ impl Device {
     ) -> Result<Vec<T>, DeviceError> {
         let mut values = vec![T::zeroed(); range.len()];
         if !range.is_empty() {
-            let view = buffer.bytes.slice(buffer.byte_range(&range));
+            let view = buffer.slice().slice(buffer.byte_range(&range));
             self.queues.main.memcpy_dtoh(&view, bytemuck::cast_slice_mut::<T, u8>(&mut values))?;
         }
         self.synchronize()?;

@@ -199,11 +199,20 @@ impl Source {
 }
 
 fn file_name(name: &str, text: &str, target: &str) -> PathBuf {
+    format!("{name}.{target}.{}.ptx", digest(text)).into()
+}
+
+fn digest(text: &str) -> String {
     let mut hash = String::new();
     for byte in &Sha256::digest(text)[..16] {
         write!(hash, "{byte:02x}").expect("a string takes all");
     }
-    format!("{name}.{target}.{hash}.ptx").into()
+    hash
+}
+
+/// Equal for programs with the same kernels, whose weights are therefore laid out alike.
+pub fn version() -> String {
+    digest(&SOURCES.iter().map(|it| whole(it.text, &mut Vec::new())).collect::<String>())
 }
 
 /// Writes beside and renames, so that no other start reads half a file. A folder that cannot be

@@ -1,6 +1,7 @@
 //! Takes weights by name from what a loader gave, and lays them out for the GPU: bf16, in tiles,
 //! the weight of the norm before a matrix folded into it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use kernels::cuda::{Buffer, Device};
@@ -8,6 +9,7 @@ use kernels::ops::bf16;
 use kernels::ops::matmul::{Matrix, gated_row, pack, tile_words};
 use kernels::quant::dequantize;
 
+use super::shelf::Shelf;
 use crate::backend::BackendError;
 use crate::model::Tensor;
 
@@ -17,6 +19,8 @@ pub(super) struct Source<'a> {
     pub(super) device: &'a Device,
     /// `None` for random ones, for speed tests.
     pub(super) tensors: Option<&'a BTreeMap<String, Tensor>>,
+    /// Where its matrices are put, if other processes share them.
+    pub(super) shelf: Option<&'a RefCell<Shelf>>,
 }
 
 /// A matrix that is to be laid out: the rows of all tensors, one after the other.
@@ -81,12 +85,35 @@ impl Source<'_> {
         outputs: usize,
         from: impl Fn(usize) -> (usize, usize),
     ) -> Result<Matrix, BackendError> {
-        let Stack { parts, inputs, norm } = stack;
+        let Stack { parts, inputs, .. } = stack;
         if !inputs.is_multiple_of(64) {
             return Err(refused(parts[0].0, "its inputs are no multiple of 64"));
         }
+        let (mut tiles, is_there) = self.place(parts[0].0, tile_words(outputs, inputs))?;
+        if !is_there {
+            self.fill(stack, outputs, from, &mut tiles)?;
+        }
+        Ok(Matrix::from_tiles(tiles, outputs, inputs))
+    }
+
+    /// Memory for the tiles of a matrix, and whether they stand there already.
+    fn place(&self, name: &str, words: usize) -> Result<(Buffer<u32>, bool), BackendError> {
+        match self.shelf {
+            Some(shelf) => shelf.borrow_mut().place(name, words),
+            None => Ok((self.device.zeros(words)?, false)),
+        }
+    }
+
+    fn fill(
+        &self,
+        stack: Stack<'_>,
+        outputs: usize,
+        from: impl Fn(usize) -> (usize, usize),
+        to: &mut Buffer<u32>,
+    ) -> Result<(), BackendError> {
+        let Stack { parts, inputs, norm } = stack;
         if self.tensors.is_none() {
-            return self.random(outputs, inputs);
+            return self.fill_randomly(inputs, to);
         }
         let tensor = |(name, rows): &(&str, usize)| self.tensor(name, (*rows, inputs));
         let tensors: Vec<&Tensor> = parts.iter().map(tensor).collect::<Result<_, _>>()?;
@@ -99,20 +126,19 @@ impl Source<'_> {
                 row.iter_mut().zip(norm).for_each(|(it, norm)| *it *= norm);
             }
         });
-        Ok(Matrix::upload(self.device, outputs, inputs, &tiles)?)
+        Ok(self.device.write(to, 0, &tiles)?)
     }
 
-    fn random(&self, outputs: usize, inputs: usize) -> Result<Matrix, BackendError> {
+    fn fill_randomly(&self, inputs: usize, to: &mut Buffer<u32>) -> Result<(), BackendError> {
         let mut rng = fastrand::Rng::with_seed(7);
         let scale = 2.0 * (3.0 / inputs as f32).sqrt();
         let mut value = || u32::from(bf16::from_f32((rng.f32() - 0.5) * scale).to_bits());
         let words: Vec<u32> = (0..RANDOM_WORDS).map(|_| value() | value() << 16).collect();
-        let len = tile_words(outputs, inputs);
-        let mut tiles = self.device.zeros(len)?;
+        let len = to.len();
         for at in (0..len).step_by(RANDOM_WORDS) {
-            self.device.write(&mut tiles, at, &words[..RANDOM_WORDS.min(len - at)])?;
+            self.device.write(to, at, &words[..RANDOM_WORDS.min(len - at)])?;
         }
-        Ok(Matrix::from_tiles(tiles, outputs, inputs))
+        Ok(())
     }
 
     fn tensor(&self, name: &str, shape: (usize, usize)) -> Result<&Tensor, BackendError> {

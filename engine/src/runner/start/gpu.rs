@@ -39,6 +39,7 @@ pub(super) fn backend(
         drafts_max,
         simulated: simulated(&config.mode),
         records: true,
+        share: config.share_weights.clone(),
     };
     let start = clock::now();
     let head_config = head.map(|it| &it.config);
@@ -62,6 +63,11 @@ pub(super) fn backend(
         (laid - start).as_secs_f64(),
         (clock::now() - laid).as_secs_f64(),
     );
+    if let Some(told) = backend.shared() {
+        let how =
+            if told.is_taken { "mapped from another engine" } else { "laid out for others too" };
+        tracing::info!("weights: {}, {how}", size::show(told.bytes));
+    }
     let shape = backend.shape();
     let page_bytes = kv_bytes_per_page(&model.config, head_config) as u64;
     tracing::info!(
