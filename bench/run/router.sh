@@ -3,9 +3,15 @@
 # where they are installed. Each has one thread where it can be told so, and keeps connections; all in turns, one run.
 #   bench/run/router.sh [FOLDER]
 #   ROUNDS=5 SECONDS_EACH=3 SGLANG_ROUTER=PATH VLLM_ROUTER=PATH
+#   ROUTER=PATH     ours       [built as packages have it]
+#   BEFORE=PATH     another one of ours, to compare with
 . "$(dirname "$0")/children.sh"
 FOLDER=${1:-bench/results/$(date -u +%F)-router}
 ROUNDS=${ROUNDS:-5} SECONDS_EACH=${SECONDS_EACH:-3}
+if [ -z "${ROUTER:-}" ]; then
+    cargo build --profile dist --locked -p router
+    ROUTER=${CARGO_TARGET_DIR:-target}/dist/crossover-router
+fi
 mkdir -p "$FOLDER"
 ulimit -n "$(ulimit -Hn)"
 
@@ -15,9 +21,11 @@ start mock-b "$BIN/crossover-bench" hop mock 127.0.0.1:19002
 ready mock-a http://127.0.0.1:19001/health
 ready mock-b http://127.0.0.1:19002/health
 
-cat > "$RUN/router.toml" << 'END'
-listen = "127.0.0.1:19500"
-admin = "127.0.0.1:19501"
+# ours NAME PORT PROGRAM
+ours() {
+    cat > "$RUN/$1.toml" << END
+listen = "127.0.0.1:$2"
+admin = "127.0.0.1:$(($2 + 1))"
 threads = 1
 [policy]
 kind = "spill"
@@ -33,9 +41,12 @@ role = "throughput"
 url = "http://127.0.0.1:19002"
 in_flight_max = 16384
 END
-start crossover "$BIN/crossover-router" --config "$RUN/router.toml"
-ready crossover http://127.0.0.1:19500/health
-TARGETS+=(--target "crossover=127.0.0.1:19500@$PID")
+    start "$1" "$3" --config "$RUN/$1.toml"
+    ready "$1" "http://127.0.0.1:$2/health"
+    TARGETS+=(--target "$1=127.0.0.1:$2@$PID")
+}
+ours crossover 19500 "$ROUTER"
+if [ -n "${BEFORE:-}" ]; then ours before 19510 "$BEFORE"; fi
 
 if command -v nginx > "$RUN/found"; then
     cat > "$RUN/nginx.conf" << END

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
@@ -45,6 +46,8 @@ impl<S: Stream> Stream for TlsStream<S> {
 #[derive(Debug)]
 pub struct Client {
     pub peer: SocketAddr,
+    /// Its address, as endpoints are told it.
+    pub forwarded: HeaderValue,
     pub is_tls: bool,
     /// Requests being served on it.
     active: AtomicU32,
@@ -60,6 +63,7 @@ impl Client {
     pub fn new(peer: SocketAddr, is_tls: bool) -> Self {
         Self {
             peer,
+            forwarded: HeaderValue::try_from(peer.ip().to_string()).expect("an address is plain"),
             is_tls,
             active: AtomicU32::new(0),
             begun: AtomicU32::new(0),
@@ -127,7 +131,8 @@ pub struct Socket<S: Stream> {
     stream: S,
     client: Arc<Client>,
     limits: Limits,
-    idle_from: Instant,
+    /// None is "from the next look at the clock".
+    idle_from: Option<Instant>,
     head_from: Option<Instant>,
     head: Head,
     /// The client's `begun` when `head_from` was last right.
@@ -145,7 +150,7 @@ impl<S: Stream> Socket<S> {
             stream,
             client,
             limits,
-            idle_from: now,
+            idle_from: Some(now),
             head_from: None,
             head: Head::default(),
             begun_seen: 0,
@@ -157,25 +162,27 @@ impl<S: Stream> Socket<S> {
     }
 
     /// A request that has begun had a whole head, and while one runs the client may be silent.
-    fn note_requests(&mut self, now: Instant) {
+    /// True if one runs.
+    fn note_requests(&mut self) -> bool {
         let begun = self.client.begun.load(Ordering::Relaxed);
-        if begun != self.begun_seen || self.client.active.load(Ordering::Relaxed) != 0 {
+        let is_active = self.client.active.load(Ordering::Relaxed) != 0;
+        if begun != self.begun_seen || is_active {
             self.begun_seen = begun;
-            self.idle_from = now;
+            self.idle_from = None;
             self.head_from = None;
         }
+        is_active
     }
 
     /// Something came, or the end.
     fn on_read(&mut self, bytes: &[u8]) {
-        let now = clock::now();
-        self.note_requests(now);
+        let is_active = self.note_requests();
         if self.head_from.is_none() {
-            self.head_from = Some(now);
+            self.head_from = Some(clock::now());
             self.head = Head::default();
         }
         // While a request runs it is a body, mostly.
-        if self.client.active.load(Ordering::Relaxed) == 0 {
+        if !is_active {
             self.head.read(bytes);
             self.client.ambiguous.store(self.head.is_ambiguous(), Ordering::Relaxed);
         }
@@ -183,11 +190,18 @@ impl<S: Stream> Socket<S> {
 
     /// Nothing came: is it taking too long?
     fn on_read_pending(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let now = clock::now();
-        self.note_requests(now);
+        if self.note_requests() {
+            // No limit holds; another look later, in case nothing comes after the request.
+            let idle = self.limits.idle;
+            let look = self.read_sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
+            while look.as_mut().poll(cx).is_ready() {
+                look.as_mut().reset((clock::now() + idle).into());
+            }
+            return Poll::Pending;
+        }
         let until = match self.head_from {
             Some(from) => from + self.limits.header,
-            None => self.idle_from + self.limits.idle,
+            None => *self.idle_from.get_or_insert_with(clock::now) + self.limits.idle,
         };
         let sleep =
             self.read_sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
@@ -196,7 +210,7 @@ impl<S: Stream> Socket<S> {
             sleep.as_mut().reset(until.into());
         }
         while sleep.as_mut().poll(cx).is_ready() {
-            if until <= now {
+            if until <= clock::now() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             sleep.as_mut().reset(until.into());
@@ -303,7 +317,7 @@ impl<S: Stream> AsyncWrite for Socket<S> {
         let this = &mut *self;
         if this.linger_from.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-            this.note_requests(clock::now());
+            this.note_requests();
             let is_in_head = this.head_from.is_some();
             if !is_in_head && !this.client.lingers.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));

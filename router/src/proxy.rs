@@ -15,9 +15,11 @@ use self::relay::Answer;
 use crate::access::{AccessLog, Line};
 use crate::answer::{self, Problem};
 use crate::client::Client;
+use crate::fleet::endpoint::Tried;
 use crate::fleet::{self, Fleet, Live, Refusal};
 use crate::metrics::Retry;
 use crate::policy::Ask;
+use crate::queue::Priority;
 use crate::upstream::upload::{Progress, Upload};
 use crate::upstream::{Connect, Pool};
 use crate::{clock, keys, trace};
@@ -42,6 +44,8 @@ type Answered<C> = Response<Answer<<C as Connect>::Io>>;
 
 /// What one request carries through its attempts.
 struct Trip {
+    /// None while it is being sent, and after that.
+    request: Option<Request<Upload>>,
     live: Arc<Live>,
     client: Arc<Client>,
     arrived: Instant,
@@ -57,8 +61,8 @@ struct Trip {
 
 /// How an attempt ended that brought no answer.
 enum Failed {
-    /// Nothing was sent: the request may go elsewhere.
-    Unsent(Box<Request<Upload>>, Problem),
+    /// Nothing was sent: the request is back in the trip and may go elsewhere.
+    Unsent(Problem),
     /// Over.
     Over(Problem),
 }
@@ -128,26 +132,27 @@ impl<C: Connect> Shard<C> {
             line.request_id = id.to_str().unwrap_or_default().to_owned();
         }
         let has_keys = live.config.keys.is_some();
-        headers::to_upstream(&mut parts.headers, client.peer.ip(), client.is_tls);
+        headers::to_upstream(&mut parts.headers, &client.forwarded, client.is_tls);
         let upload = Upload::new(body, live.config.limits.body_bytes_max);
         let light = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let progress = upload.progress();
+        let is_open_ended = parts.version == Version::HTTP_10;
+        // Extensions are for this connection; an endpoint's may speak another protocol.
+        parts.extensions.clear();
         let mut trip = Trip {
+            request: Some(Request::from_parts(parts, upload)),
             client,
             arrived,
             until: live.config.timeouts.total.map(|it| arrived + it),
             own: if has_keys { own.without_key() } else { own },
-            progress: upload.progress(),
-            is_open_ended: parts.version == Version::HTTP_10,
+            progress,
+            is_open_ended,
             waited: Duration::ZERO,
             line: line.take(),
             live,
         };
-        let mut forward = Request::new(upload);
-        *forward.method_mut() = parts.method;
-        *forward.uri_mut() = parts.uri;
-        *forward.headers_mut() = parts.headers;
         let ask = Ask { target: wishes.target, light };
-        let result = self.place(&mut trip, forward, ask, wishes).await;
+        let result = self.place(&mut trip, ask, wishes.priority).await;
         *line = trip.line.take();
         let mut response = result?;
         response.headers_mut().insert(headers::REQUEST_ID, id);
@@ -158,44 +163,42 @@ impl<C: Connect> Shard<C> {
     async fn place(
         &self,
         trip: &mut Trip,
-        mut forward: Request<Upload>,
         ask: Ask,
-        wishes: Wishes,
+        priority: Priority,
     ) -> Result<Answered<C>, Problem> {
         let limits = &trip.live.config.queue;
         let retry_after_s = limits.retry_after_s;
         let wait_until = trip.arrived + limits.wait_max;
         let until = trip.until.map_or(wait_until, |it| it.min(wait_until));
-        let mut tried = Vec::new();
+        let mut tried = Tried::new();
         let mut last_problem = None;
         loop {
             let request = fleet::Request {
                 ask,
-                priority: wishes.priority,
+                priority,
                 tried: tried.clone(),
                 // Once something has failed there is a better answer than to wait for a place.
                 until: if tried.is_empty() { until } else { trip.arrived },
             };
-            let before = clock::now();
-            let admitted = self.fleet.admit(&trip.live, request).await;
-            trip.waited += clock::now().saturating_duration_since(before);
-            let lease = match (admitted, last_problem) {
-                (Ok(lease), _) => lease,
+            let now = if tried.is_empty() { trip.arrived } else { clock::now() };
+            let admitted = self.fleet.admit(&trip.live, request, now).await;
+            let (lease, waited) = match (admitted, last_problem) {
+                (Ok(granted), _) => granted,
                 (Err(_), Some(problem)) => return Err(problem),
                 (Err(Refusal::Overloaded), None) => {
                     return Err(Problem::Overloaded { retry_after_s });
                 }
                 (Err(Refusal::Down), None) => return Err(Problem::Down { retry_after_s }),
             };
+            trip.waited += waited;
             let state = Arc::clone(&lease.member().state);
             tried.push(state.id);
-            match self.attempt(trip, lease, forward).await {
+            match self.attempt(trip, lease).await {
                 Ok(response) => return Ok(response),
                 Err(Failed::Over(problem)) => return Err(problem),
-                Err(Failed::Unsent(request, problem)) => {
+                Err(Failed::Unsent(problem)) => {
                     state.metrics.retried(Retry::Unreachable);
                     last_problem = Some(problem);
-                    forward = *request;
                 }
             }
         }
@@ -231,18 +234,16 @@ fn check(live: &Live, parts: &Parts, client: &Client) -> Result<Wishes, Problem>
     })
 }
 
-/// The path and query, byte for byte.
-fn origin_form(uri: Uri) -> Uri {
-    match uri.into_parts().path_and_query {
-        Some(path) => Uri::from(path),
-        None => Uri::from_static("/"),
+/// Leaves the path and query, byte for byte.
+fn to_origin_form(uri: &mut Uri) {
+    if uri.scheme().is_some() || uri.authority().is_some() {
+        let path = std::mem::take(uri).into_parts().path_and_query;
+        *uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
     }
 }
 
 /// The headers that say who served, and why.
-fn explain(headers: &mut HeaderMap, endpoint: &str, reason: &'static str) {
-    if let Ok(value) = HeaderValue::from_str(endpoint) {
-        headers.insert(headers::ENDPOINT, value);
-    }
+fn explain(headers: &mut HeaderMap, endpoint: &HeaderValue, reason: &'static str) {
+    headers.insert(headers::ENDPOINT, endpoint.clone());
     headers.insert(headers::REASON, HeaderValue::from_static(reason));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 
 use crate::config::Role;
-use crate::fleet::endpoint::EndpointId;
+use crate::fleet::endpoint::Tried;
 use crate::fleet::lease::Lease;
 use crate::policy::Ask;
 
@@ -37,7 +37,7 @@ pub type Place = (Priority, u64);
 pub struct Waiter {
     pub ask: Ask,
     /// Endpoints that it could not reach.
-    pub tried: Vec<EndpointId>,
+    pub tried: Tried,
     pub sender: oneshot::Sender<Lease>,
 }
 

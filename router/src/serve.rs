@@ -1,11 +1,12 @@
 //! The listening side: accepts clients, one task for each connection, until told to stop.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use hyper::rt::Executor;
@@ -128,9 +129,12 @@ async fn connection<S: Stream, C: Connect>(
     let live = shard.fleet.live_owned();
     let open = Open::count(&shard);
     let ended = if let Some(tls) = &live.config.tls {
-        let accepted = TlsAcceptor::from(Arc::clone(&tls.0)).accept(stream);
+        let accepted = Box::pin(TlsAcceptor::from(Arc::clone(&tls.0)).accept(stream));
         match tokio::time::timeout(live.config.timeouts.client_header, accepted).await {
-            Ok(Ok(stream)) => speak(&shard, &live.config, stream, peer, true, stage).await,
+            // On the heap, so that connections without TLS need not have room for it.
+            Ok(Ok(stream)) => {
+                Box::pin(speak(&shard, &live.config, stream, peer, true, stage)).await
+            }
             Ok(Err(error)) => Err(error.into()),
             Err(elapsed) => Err(elapsed.into()),
         }
@@ -167,10 +171,24 @@ async fn speak<S: Stream, C: Connect>(
         async move { Ok::<_, Infallible>(shard.handle(request, client).await) }
     });
     let mut served = pin!(builder.serve_connection(TokioIo::new(socket), service));
-    tokio::select! {
-        biased;
-        ended = served.as_mut() => ended,
-        () = Stage::Draining.reached(&mut stage) => {
+    let news = stage.clone();
+    let mut leaving = pin!(Stage::Draining.reached(&mut stage));
+    let mut asked_by: Option<Waker> = None;
+    let ended = poll_fn(|cx| {
+        if let Poll::Ready(ended) = served.as_mut().poll(cx) {
+            return Poll::Ready(Some(ended));
+        }
+        // Asked once and then when there is news: to ask takes a lock, and turns are many.
+        let is_asked = asked_by.as_ref().is_some_and(|it| it.will_wake(cx.waker()));
+        if is_asked && news.has_changed().is_ok_and(|it| !it) {
+            return Poll::Pending;
+        }
+        asked_by = Some(cx.waker().clone());
+        leaving.as_mut().poll(cx).map(|()| None)
+    });
+    match ended.await {
+        Some(ended) => ended,
+        None => {
             served.as_mut().graceful_shutdown();
             served.await
         }

@@ -1,7 +1,5 @@
 //! Names for requests: the client's own where it sent them, fresh ones otherwise.
 
-use std::fmt::Write;
-
 use http::{HeaderMap, HeaderValue};
 
 use crate::proxy::headers::{REQUEST_ID, TRACE, request_id};
@@ -34,8 +32,10 @@ impl Trace {
 /// Makes sure that a request has an id and a trace parent; gives the id.
 pub fn mark(headers: &mut HeaderMap) -> HeaderValue {
     let id = request_id(headers).cloned().unwrap_or_else(|| {
-        let fresh = format!("req-{:016x}{:08x}", fastrand::u64(..), fastrand::u32(..));
-        let fresh = HeaderValue::try_from(fresh).expect("hexadecimal digits");
+        let mut text = *b"req-000000000000000000000000";
+        write(&mut text[4..20], fastrand::u64(..).into());
+        write(&mut text[20..], fastrand::u32(..).into());
+        let fresh = HeaderValue::from_bytes(&text).expect("hexadecimal digits");
         headers.insert(REQUEST_ID, fresh.clone());
         fresh
     });
@@ -53,9 +53,19 @@ pub fn step_in(headers: &mut HeaderMap) -> Trace {
 }
 
 fn header(trace: u128, span: u64, flags: u8) -> HeaderValue {
-    let mut text = String::with_capacity(55);
-    write!(text, "00-{trace:032x}-{span:016x}-{flags:02x}").expect("strings take all");
-    HeaderValue::try_from(text).expect("hexadecimal digits")
+    let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+    write(&mut text[3..35], trace);
+    write(&mut text[36..52], span.into());
+    write(&mut text[53..], flags.into());
+    HeaderValue::from_bytes(&text).expect("hexadecimal digits")
+}
+
+/// Fills `text` with the last digits of `value` in hexadecimal.
+fn write(text: &mut [u8], mut value: u128) {
+    for digit in text.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[usize::try_from(value & 15).expect("below 16")];
+        value >>= 4;
+    }
 }
 
 /// (trace, parent, flags) of a header of version 00, or of a later one that begins like it.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -12,12 +13,17 @@ use crate::queue::{Place, Priority, Queue, Waiter};
 
 impl Fleet {
     /// Waits for a place. Whoever came earlier, with the same priority or a higher one, is first.
-    pub async fn admit(self: &Arc<Self>, live: &Live, request: Request) -> Result<Lease, Refusal> {
-        let now = clock::now();
+    /// Gives the place and how long that took.
+    pub async fn admit(
+        self: &Arc<Self>,
+        live: &Live,
+        request: Request,
+        now: Instant,
+    ) -> Result<(Lease, Duration), Refusal> {
         let mut refusal = Refusal::Overloaded;
         if request.ask.light || self.waiting() == 0 {
             match self.reserve(live, request.ask, &request.tried, now) {
-                Ok(lease) => return Ok(lease),
+                Ok(lease) => return Ok((lease, Duration::ZERO)),
                 Err(found) => refusal = found,
             }
         }
@@ -33,10 +39,11 @@ impl Fleet {
         // A place may have come free between the refusal and the joining.
         self.grant();
         let granted = tokio::time::timeout_at(request.until.into(), receiver).await;
-        self.metrics.waited(clock::now().saturating_duration_since(now));
+        let waited = clock::now().saturating_duration_since(now);
+        self.metrics.waited(waited);
         drop(seat);
         match granted {
-            Ok(Ok(lease)) => Ok(lease),
+            Ok(Ok(lease)) => Ok((lease, waited)),
             Ok(Err(_displaced)) => Err(Refusal::Overloaded),
             Err(_elapsed) => Err(if self.is_able() { Refusal::Overloaded } else { Refusal::Down }),
         }

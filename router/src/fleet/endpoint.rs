@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
+use smallvec::SmallVec;
+
 use super::breaker::{Admission, Breaker, Report};
 use super::health::Health;
 use crate::config::{BreakerRules, EndpointSpec};
@@ -13,12 +16,17 @@ use crate::metrics::{EndpointMetrics, Metrics};
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct EndpointId(pub u32);
 
+/// Endpoints that a request could not reach.
+pub type Tried = SmallVec<[EndpointId; 4]>;
+
 /// The state of an endpoint. It is matched by name, so it outlives reloads, also one that drops
 /// the endpoint and one that brings it back while old requests still run.
 #[derive(Debug)]
 pub struct Endpoint {
     pub id: EndpointId,
     pub name: Arc<str>,
+    /// The name, as answers show it.
+    pub label: HeaderValue,
     pub metrics: EndpointMetrics,
     all_metrics: Arc<Metrics>,
     work: AtomicU32,
@@ -48,6 +56,7 @@ impl Endpoint {
     pub fn new(id: EndpointId, name: Arc<str>, all_metrics: Arc<Metrics>) -> Self {
         Self {
             id,
+            label: HeaderValue::from_str(&name).expect("names are checked to be plain"),
             metrics: all_metrics.endpoint(&name),
             all_metrics,
             name,

@@ -1,6 +1,7 @@
 //! One request in flight: the only thing that touches a count, and drop is the only way back.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Fleet;
 use super::breaker::Report;
@@ -44,11 +45,11 @@ impl Lease {
     }
 
     /// Says how the endpoint did; the first word counts.
-    pub fn report(&mut self, report: Report) {
+    pub fn report(&mut self, report: Report, now: Instant) {
         if !self.reported {
             self.reported = true;
             let live = self.fleet.live();
-            self.member.state.report(report, self.trial, &live.config.breaker, clock::now());
+            self.member.state.report(report, self.trial, &live.config.breaker, now);
         }
     }
 }
@@ -56,7 +57,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.trial {
-            self.report(Report::Unknown);
+            self.report(Report::Unknown, clock::now());
         }
         if self.light {
             self.member.state.unclaim_light();

@@ -143,7 +143,7 @@ fn a_breaker_moves_traffic_only_where_there_is_an_elsewhere() {
         for _ in 0..5 {
             let target = Some(Role::ALL[at]);
             let mut lease = reserve(&fleet, Ask { target, light: false }).unwrap();
-            lease.report(breaker::Report::Failed);
+            lease.report(breaker::Report::Failed, clock::now());
         }
     };
     fail(0);
@@ -174,7 +174,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 }
 
 fn request(priority: Priority, wait: Duration) -> Request {
-    Request { ask: WORK, priority, tried: Vec::new(), until: clock::now() + wait }
+    Request { ask: WORK, priority, tried: Tried::new(), until: clock::now() + wait }
 }
 
 /// A fleet of one endpoint with room for eight, and eight leases on it.
@@ -194,19 +194,19 @@ async fn a_place_that_comes_free_goes_to_the_first_in_the_queue() {
     let (fleet, mut held) = full();
     let live = fleet.live_owned();
     let wait = Duration::from_secs(10);
-    let mut normal = Box::pin(fleet.admit(&live, request(Priority::Normal, wait)));
+    let mut normal = Box::pin(fleet.admit(&live, request(Priority::Normal, wait), clock::now()));
     assert!(poll(&mut normal).is_pending());
-    let mut high = Box::pin(fleet.admit(&live, request(Priority::High, wait)));
+    let mut high = Box::pin(fleet.admit(&live, request(Priority::High, wait), clock::now()));
     assert!(poll(&mut high).is_pending());
     assert_eq!(fleet.waiting(), 2);
-    let third = fleet.admit(&live, request(Priority::Normal, wait)).await;
+    let third = fleet.admit(&live, request(Priority::Normal, wait), clock::now()).await;
     assert_eq!(third.unwrap_err(), Refusal::Overloaded);
     held.pop();
     assert_eq!((fleet.total(), fleet.waiting()), (8, 1));
     assert!(poll(&mut normal).is_pending());
-    held.push(high.await.unwrap());
+    held.push(high.await.unwrap().0);
     held.pop();
-    held.push(normal.await.unwrap());
+    held.push(normal.await.unwrap().0);
     check_books(&fleet, &held);
 }
 
@@ -214,15 +214,18 @@ async fn a_place_that_comes_free_goes_to_the_first_in_the_queue() {
 async fn waiting_ends_in_time_and_by_leaving() {
     let (fleet, held) = full();
     let live = fleet.live_owned();
-    let refused = fleet.admit(&live, request(Priority::Normal, Duration::from_secs(3))).await;
+    let refused =
+        fleet.admit(&live, request(Priority::Normal, Duration::from_secs(3)), clock::now()).await;
     assert_eq!(refused.unwrap_err(), Refusal::Overloaded);
     assert_eq!(fleet.waiting(), 0);
-    let mut leaver = Box::pin(fleet.admit(&live, request(Priority::High, Duration::from_secs(9))));
+    let mut leaver =
+        Box::pin(fleet.admit(&live, request(Priority::High, Duration::from_secs(9)), clock::now()));
     assert!(poll(&mut leaver).is_pending());
     drop(leaver);
     assert_eq!(fleet.waiting(), 0);
     // A place that was granted to somebody who left before taking it comes back.
-    let mut granted = Box::pin(fleet.admit(&live, request(Priority::High, Duration::from_secs(9))));
+    let mut granted =
+        Box::pin(fleet.admit(&live, request(Priority::High, Duration::from_secs(9)), clock::now()));
     assert!(poll(&mut granted).is_pending());
     drop(held);
     assert_eq!(fleet.total(), 1);

@@ -6,14 +6,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Instant;
 
-use http::{Request, Response, Version};
+use http::{Response, Version};
 use hyper::body::Incoming;
 
 use super::flight::Flight;
 use super::patience::{Late, Waiting};
 use super::relay::{Answer, Patience, Relay, Terms};
-use super::{Answered, Failed, Shard, Trip, explain, headers, origin_form};
+use super::{Answered, Failed, Shard, Trip, explain, headers, to_origin_form};
 use crate::answer::Problem;
 use crate::clock;
 use crate::fleet::endpoint::Member;
@@ -21,7 +22,6 @@ use crate::fleet::health::Finding;
 use crate::fleet::lease::Lease;
 use crate::metrics::{Connected, Retry};
 use crate::outcome::Outcome;
-use crate::upstream::upload::Upload;
 use crate::upstream::wire::{SendError, Wire};
 use crate::upstream::{self, Connect};
 
@@ -30,7 +30,6 @@ impl<C: Connect> Shard<C> {
         &self,
         trip: &mut Trip,
         lease: Lease,
-        mut request: Request<Upload>,
     ) -> Result<Answered<C>, Failed> {
         let member = Arc::clone(lease.member());
         if let Some(line) = &mut trip.line {
@@ -44,38 +43,40 @@ impl<C: Connect> Shard<C> {
             trip.arrived,
             trip.line.take(),
         );
-        // An endpoint tried before may have spoken another protocol.
-        *request.uri_mut() = origin_form(std::mem::take(request.uri_mut()));
-        *request.version_mut() = Version::HTTP_11;
-        headers::aim(request.headers_mut(), &member.spec, &trip.own);
+        if let Some(request) = &mut trip.request {
+            // An endpoint tried before may have spoken another protocol.
+            to_origin_form(request.uri_mut());
+            *request.version_mut() = Version::HTTP_11;
+            headers::aim(request.headers_mut(), &member.spec, &trip.own);
+        }
         let mut may_reuse = true;
         loop {
             let (mut wire, is_reused) = match self.wire(trip, &member, may_reuse).await {
                 Ok(found) => found,
                 Err(problem) => {
-                    flight.end(Outcome::ConnectFailed);
+                    flight.end(Outcome::ConnectFailed, clock::now());
                     trip.line = flight.into_line();
-                    return Err(Failed::Unsent(Box::new(request), problem));
+                    return Err(Failed::Unsent(problem));
                 }
             };
-            self.note_own_time(trip);
-            let (problem, outcome) = match self.send(trip, &mut wire, request).await {
+            let (problem, outcome) = match self.send(trip, &mut wire).await {
                 Ok(Ok(response)) => return Ok(self.relay(trip, flight, wire, response)),
                 Ok(Err(SendError::Unsent(unsent))) if is_reused => {
                     member.state.metrics.retried(Retry::Stale);
-                    request = *unsent;
+                    trip.request = Some(*unsent);
                     may_reuse = false;
                     continue;
                 }
                 Ok(Err(SendError::Unsent(unsent))) => {
-                    flight.end(Outcome::ConnectFailed);
+                    trip.request = Some(*unsent);
+                    flight.end(Outcome::ConnectFailed, clock::now());
                     trip.line = flight.into_line();
-                    return Err(Failed::Unsent(unsent, Problem::Unreachable));
+                    return Err(Failed::Unsent(Problem::Unreachable));
                 }
                 Ok(Err(SendError::Sent(_))) => blame(trip),
                 Err(late) => (late.problem(), late.outcome()),
             };
-            flight.end(outcome);
+            flight.end(outcome, clock::now());
             trip.line = flight.into_line();
             return Err(Failed::Over(problem));
         }
@@ -105,7 +106,8 @@ impl<C: Connect> Shard<C> {
         }
         let target = &member.spec.target;
         let opened = upstream::open(&self.connector, target, timeouts.connect, limits, &self.tasks);
-        let connected = opened.await;
+        // On the heap, since it is large and most requests need none.
+        let connected = Box::pin(opened).await;
         let done = clock::now();
         trip.waited += done.saturating_duration_since(now);
         match connected {
@@ -129,14 +131,16 @@ impl<C: Connect> Shard<C> {
         }
     }
 
+    /// Sends the request of the trip, which is gone from it then.
     async fn send(
         &self,
-        trip: &Trip,
+        trip: &mut Trip,
         wire: &mut Wire<C::Io>,
-        request: Request<Upload>,
     ) -> Result<Result<Response<Incoming>, SendError>, Late> {
-        let timeouts = &trip.live.config.timeouts;
+        let request = trip.request.take().expect("what was not sent is put back");
         let now = clock::now();
+        self.note_own_time(trip, now);
+        let timeouts = &trip.live.config.timeouts;
         let longest = timeouts.first_byte.or(timeouts.idle).unwrap_or(timeouts.client_idle);
         let sleep = pin!(tokio::time::sleep_until((now + longest).into()));
         let mut waiting = Waiting::new(
@@ -157,27 +161,28 @@ impl<C: Connect> Shard<C> {
         wire: Wire<C::Io>,
         response: Response<Incoming>,
     ) -> Answered<C> {
+        let now = clock::now();
         let (mut parts, body) = response.into_parts();
         headers::to_client(&mut parts.headers);
         let is_stream = headers::is_event_stream(&parts.headers);
         flight.on_head(parts.status.as_u16(), is_stream);
         let lease = &flight.lease;
-        explain(&mut parts.headers, &lease.member().spec.name, lease.reason().label());
+        explain(&mut parts.headers, &lease.member().state.label, lease.reason().label());
         let terms = Terms {
             pool: Arc::clone(&self.pool),
             client: Arc::clone(&trip.client),
             is_open_ended: trip.is_open_ended,
             patience: Patience { idle: trip.live.config.timeouts.idle, total_until: trip.until },
         };
-        let relay = Relay::new(flight, body, Some(wire), terms, clock::now());
-        let mut response = Response::new(Answer::Relay(Box::new(relay)));
-        *response.status_mut() = parts.status;
-        *response.headers_mut() = parts.headers;
-        response
+        let relay = Relay::new(flight, body, Some(wire), terms, now);
+        // The endpoint may have spoken another protocol.
+        parts.version = Version::HTTP_11;
+        parts.extensions.clear();
+        Response::from_parts(parts, Answer::Relay(Box::new(relay)))
     }
 
-    fn note_own_time(&self, trip: &Trip) {
-        let since = clock::now().saturating_duration_since(trip.arrived);
+    fn note_own_time(&self, trip: &Trip, now: Instant) {
+        let since = now.saturating_duration_since(trip.arrived);
         let own = since.saturating_sub(trip.waited);
         self.fleet.metrics.own_time.observe(own.as_secs_f64());
     }

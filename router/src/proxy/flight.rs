@@ -27,7 +27,8 @@ pub struct Flight {
     first_at: Option<Instant>,
     last_at: Option<Instant>,
     bytes_out: u64,
-    outcome: Option<Outcome>,
+    /// How it ended, and when.
+    ended: Option<(Outcome, Instant)>,
     closed: bool,
     line: Option<Box<Line>>,
 }
@@ -55,7 +56,7 @@ impl Flight {
             first_at: None,
             last_at: None,
             bytes_out: 0,
-            outcome: None,
+            ended: None,
             closed: false,
             line,
         }
@@ -94,10 +95,10 @@ impl Flight {
     }
 
     /// Says how it ended; the first word counts.
-    pub fn end(&mut self, outcome: Outcome) {
-        if self.outcome.is_none() {
-            self.outcome = Some(outcome);
-            self.lease.report(outcome.report(self.status));
+    pub fn end(&mut self, outcome: Outcome, now: Instant) {
+        if self.ended.is_none() {
+            self.ended = Some((outcome, now));
+            self.lease.report(outcome.report(self.status), now);
         }
     }
 
@@ -112,12 +113,12 @@ impl Flight {
             return;
         }
         self.closed = true;
-        let gone = || {
-            if self.client.has_stalled() { Outcome::ClientStalled } else { Outcome::ClientGone }
-        };
-        let outcome = self.outcome.unwrap_or_else(gone);
-        self.end(outcome);
-        let now = clock::now();
+        let (outcome, now) = self.ended.unwrap_or_else(|| {
+            let has_stalled = self.client.has_stalled();
+            let gone = if has_stalled { Outcome::ClientStalled } else { Outcome::ClientGone };
+            (gone, clock::now())
+        });
+        self.end(outcome, now);
         let member = self.lease.member();
         let metrics = &member.state.metrics;
         metrics.ended(outcome);

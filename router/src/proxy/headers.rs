@@ -1,14 +1,12 @@
 //! Which headers pass and which do not, in both directions: pure.
 
-use std::net::IpAddr;
-
 use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, Entry, HOST,
-    HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
-    UPGRADE,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, Entry, HOST,
+    HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
 };
 use http::uri::Authority;
 use http::{HeaderMap, Uri};
+use smallvec::SmallVec;
 
 use crate::config::{EndpointSpec, Role};
 use crate::queue::Priority;
@@ -21,8 +19,6 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const TRACE: HeaderName = HeaderName::from_static("traceparent");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// What a client's headers ask of the router.
@@ -56,9 +52,23 @@ pub fn wishes(headers: &HeaderMap) -> Result<Wishes, BadWish> {
     Ok(wishes)
 }
 
-/// Removes what is only meant for the next hop, in either direction.
-pub fn strip(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
+/// What no hop passes on, in either direction.
+const OF_ONE_HOP: &[&str] =
+    &["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
+/// What is for the router in a request.
+const OF_REQUESTS: &[&str] =
+    &["expect", "proxy-authorization", "te", "x-crossover-priority", "x-crossover-target"];
+const OF_ANSWERS: &[&str] = &["proxy-authenticate"];
+
+/// Removes what is only meant for the next hop, and `others`. One look at each name that is
+/// there costs less than a search for each that may be.
+fn strip(headers: &mut HeaderMap, others: &[&str]) {
+    let is_unwanted = |it: &&HeaderName| {
+        let name = it.as_str();
+        OF_ONE_HOP.contains(&name) || others.contains(&name)
+    };
+    let unwanted: SmallVec<[HeaderName; 4]> = headers.keys().filter(is_unwanted).cloned().collect();
+    if unwanted.contains(&CONNECTION) {
         let named: Vec<HeaderName> = headers
             .get_all(CONNECTION)
             .iter()
@@ -71,34 +81,30 @@ pub fn strip(headers: &mut HeaderMap) {
                 headers.remove(name);
             }
         }
-        headers.remove(CONNECTION);
     }
     // A length beside a coding is a lie or a trick; the body is framed anew either way.
-    if headers.remove(TRANSFER_ENCODING).is_some() {
+    if unwanted.contains(&TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
-    for name in [KEEP_ALIVE, PROXY_CONNECTION, UPGRADE] {
+    for name in unwanted {
         headers.remove(name);
     }
 }
 
-/// The headers of a request as every endpoint gets them; `aim` adds what differs.
-pub fn to_upstream(headers: &mut HeaderMap, peer: IpAddr, is_tls: bool) {
+/// The headers of a request as every endpoint gets them; `aim` adds what differs. `peer` is the
+/// client's address.
+pub fn to_upstream(headers: &mut HeaderMap, peer: &HeaderValue, is_tls: bool) {
     let wants_trailers =
         headers.get(TE).is_some_and(|it| it.as_bytes().split(|it| *it == b',').any(is_trailers));
-    strip(headers);
-    for name in [PROXY_AUTHORIZATION, EXPECT, TE, TARGET, PRIORITY] {
-        headers.remove(name);
-    }
+    strip(headers, OF_REQUESTS);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let peer = peer.to_string();
-    let chain = match headers.get(&FORWARDED_FOR).and_then(|it| it.to_str().ok()) {
-        Some(chain) => HeaderValue::try_from(format!("{chain}, {peer}")),
-        None => HeaderValue::try_from(peer),
-    };
-    headers.insert(FORWARDED_FOR, chain.expect("visible characters only"));
+    let given = headers.get(&FORWARDED_FOR).and_then(|it| it.to_str().ok());
+    let chain = given.zip(peer.to_str().ok()).map(|(given, peer)| {
+        HeaderValue::try_from(format!("{given}, {peer}")).expect("visible characters only")
+    });
+    headers.insert(FORWARDED_FOR, chain.unwrap_or_else(|| peer.clone()));
     if let Entry::Vacant(entry) = headers.entry(FORWARDED_PROTO) {
         entry.insert(HeaderValue::from_static(if is_tls { "https" } else { "http" }));
     }
@@ -144,8 +150,7 @@ pub fn aim(headers: &mut HeaderMap, spec: &EndpointSpec, own: &Own) {
 
 /// The headers of an answer as the client gets them.
 pub fn to_client(headers: &mut HeaderMap) {
-    strip(headers);
-    headers.remove(PROXY_AUTHENTICATE);
+    strip(headers, OF_ANSWERS);
     if is_event_stream(headers) {
         // Proxies further out hold streams back unless they are told not to.
         if let Entry::Vacant(entry) = headers.entry(CACHE_CONTROL) {

@@ -67,11 +67,10 @@ impl<'a> Waiting<'a> {
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Late> {
-        let now = clock::now();
         let ended = self.progress.ended.load(Ordering::Relaxed);
         let bytes = self.progress.bytes.load(Ordering::Relaxed);
         if ended != self.ended || bytes != self.bytes {
-            (self.ended, self.bytes, self.since) = (ended, bytes, now);
+            (self.ended, self.bytes, self.since) = (ended, bytes, clock::now());
         }
         let limit = if ended { self.first_byte } else { self.idle };
         let moved_until = limit.map(|it| self.since + it);
@@ -85,7 +84,7 @@ impl<'a> Waiting<'a> {
             self.sleep.as_mut().reset(until.into());
         }
         while self.sleep.as_mut().poll(cx).is_ready() {
-            if until <= now {
+            if until <= clock::now() {
                 return Poll::Ready(self.late(until));
             }
             self.sleep.as_mut().reset(until.into());

@@ -77,15 +77,15 @@ impl<Io: Transport> Relay<Io> {
             failed: None,
         };
         if relay.body.is_end_stream() {
-            relay.complete();
+            relay.complete(now);
         }
         relay
     }
 
     /// The last byte is handed over: the lease ends, the connection may serve the next.
-    fn complete(&mut self) {
+    fn complete(&mut self, now: Instant) {
         let Some(mut flight) = self.flight.take() else { return };
-        flight.end(Outcome::Complete);
+        flight.end(Outcome::Complete, now);
         if !flight.has_whole_request() {
             self.terms.client.linger();
         }
@@ -96,7 +96,7 @@ impl<Io: Transport> Relay<Io> {
             if wire.is_usable(&mut cx) {
                 let member = flight.lease.member();
                 let target = Arc::clone(&member.spec.target);
-                self.terms.pool.put(member.state.id, target, wire, clock::now());
+                self.terms.pool.put(member.state.id, target, wire, now);
             }
         }
     }
@@ -104,7 +104,7 @@ impl<Io: Transport> Relay<Io> {
     /// Ends the answer without an end that a client could take for one.
     fn fail(&mut self, outcome: Outcome, cx: &Context<'_>) {
         if let Some(flight) = &mut self.flight {
-            flight.end(outcome);
+            flight.end(outcome, clock::now());
         }
         self.wire = None;
         if self.terms.is_open_ended {
@@ -171,12 +171,12 @@ impl<Io: Transport> Relay<Io> {
                     flight.on_bytes(data.len(), now);
                 }
                 if self.body.is_end_stream() {
-                    self.complete();
+                    self.complete(now);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(None) => {
-                self.complete();
+                self.complete(clock::now());
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(_))) => {

@@ -2,7 +2,7 @@ use super::*;
 
 fn waiter(target: Option<Role>) -> Waiter {
     let ask = Ask { target, light: false };
-    Waiter { ask, tried: Vec::new(), sender: oneshot::channel().0 }
+    Waiter { ask, tried: Tried::new(), sender: oneshot::channel().0 }
 }
 
 fn join(queue: &mut Queue, priority: Priority, target: Option<Role>) -> Option<Place> {

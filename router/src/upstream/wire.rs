@@ -94,7 +94,8 @@ impl<Io: Transport> Wire<Io> {
             }
             Self::Http2 { sender, scheme } => {
                 name_authority(&mut request, scheme);
-                wait(sender.try_send_request(request), |_| {}, check).await
+                // On the heap, so that requests over HTTP/1 need not have room for it.
+                Box::pin(wait(sender.try_send_request(request), |_| {}, check)).await
             }
         }
     }
