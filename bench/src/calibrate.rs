@@ -35,10 +35,10 @@ pub struct Args {
     /// Measure anew even when the file that is there is still right.
     #[arg(long)]
     pub again: bool,
-    /// Part of the key: how weights are stored.
+    /// Part of the key: how weights are stored; what the instance says, unless given.
     #[arg(long, default_value = "")]
     pub quantisation: String,
-    /// Part of the key: what one instance has.
+    /// Part of the key: what one instance has; what the instance says, unless given.
     #[arg(long, default_value = "")]
     pub device: String,
     /// The most requests in flight on one instance to look at.
@@ -75,10 +75,15 @@ pub struct Args {
 /// Measures, writes and says what was found.
 pub async fn run(args: &Args) -> Result<(), String> {
     let mut pair = Pair::connect(args).await?;
+    let info = pair.client.info(&pair.targets[0]).await;
+    let part = |flag: &str, field: &str| match flag {
+        "" => info[field].as_str().unwrap_or_default().to_owned(),
+        given => given.to_owned(),
+    };
     let key = Key {
         model: pair.targets[0].model.clone(),
-        quantisation: args.quantisation.clone(),
-        device: args.device.clone(),
+        quantisation: part(&args.quantisation, "quantisation"),
+        device: part(&args.device, "device"),
     };
     let rules = Rules {
         ladder: usual_ladder(args.in_flight_max),

@@ -82,6 +82,12 @@ impl Client {
         load["draft_depth"].as_u64().and_then(|it| it.try_into().ok()).unwrap_or(0)
     }
 
+    /// What the target tells of itself; nothing if it is no engine of ours.
+    pub async fn info(&self, target: &Target) -> Value {
+        let text = self.text(&format!("{}/server_info", target.url)).await.unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
     /// Runs one request to its end. Never fails: what went wrong is in the sample.
     pub async fn run(&self, target: &Target, ask: &Ask, due_ms: f64) -> Sample {
         let mut sample = Sample {

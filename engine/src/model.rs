@@ -1,6 +1,6 @@
 //! What a model is before a backend lays it out: its sizes and its tensors, read and checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use kernels::quant::Dtype;
 
@@ -47,6 +47,18 @@ pub struct Tensor {
 pub struct Model {
     pub config: ModelConfig,
     pub tensors: BTreeMap<String, Tensor>,
+}
+
+impl Model {
+    /// How most of its bytes are stored, in the format page's name and lower case: `q4_1`.
+    pub fn quantisation(&self) -> String {
+        let mut bytes: HashMap<Dtype, usize> = HashMap::new();
+        for tensor in self.tensors.values() {
+            *bytes.entry(tensor.dtype).or_default() += tensor.bytes.len();
+        }
+        let most = bytes.into_iter().max_by_key(|it| it.1);
+        most.map_or_else(String::new, |(dtype, _)| format!("{dtype:?}").to_ascii_lowercase())
+    }
 }
 
 /// Sizes and constants of a [`Model`].

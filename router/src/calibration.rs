@@ -6,6 +6,10 @@ use serde::Deserialize;
 
 use crate::config::Role;
 
+pub use self::key::{Identity, Key};
+
+mod key;
+
 const REQUESTS_MAX: u32 = 1 << 16;
 
 /// Total tokens a second of one instance by requests in flight on it; grows in its first number.
@@ -65,6 +69,7 @@ impl Curve {
 /// What the file says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
+    pub key: Key,
     pub curves: BTreeMap<Role, Curve>,
     /// (high, low), as written or as the curves imply.
     pub thresholds: Option<(u32, u32)>,
@@ -73,6 +78,8 @@ pub struct Calibration {
 #[derive(Deserialize)]
 struct File {
     format: u32,
+    #[serde(default)]
+    key: Key,
     #[serde(default)]
     curves: BTreeMap<String, Vec<(u32, f64)>>,
     threshold: Option<Thresholds>,
@@ -106,7 +113,7 @@ impl Calibration {
         if thresholds.is_some_and(|(high, low)| high < low) {
             return Err("threshold.low is above threshold.high".to_owned());
         }
-        Ok(Self { curves, thresholds })
+        Ok(Self { key: file.key, curves, thresholds })
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustls::{ClientConfig, ServerConfig};
 
+use crate::calibration::Key;
 use crate::policy::Policy;
 
 pub mod check;
@@ -192,6 +193,8 @@ pub struct Config {
     pub threads: u32,
     pub watch: bool,
     pub policy: Policy,
+    /// What the calibration that the policy rests on was made for.
+    pub calibrated_for: Option<Key>,
     pub limits: Limits,
     pub queue: QueueLimits,
     pub timeouts: Timeouts,

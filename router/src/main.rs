@@ -9,6 +9,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use router::config::check;
 use router::config::raw::Args;
+use router::run::StartError;
 
 /// Gives back what a rush of requests took: after 5,000 streams the system's own keeps it.
 #[global_allocator]
@@ -46,7 +47,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
-            ExitCode::from(BAD_START)
+            let is_config = matches!(error, StartError::Config(_));
+            ExitCode::from(if is_config { BAD_CONFIG } else { BAD_START })
         }
     }
 }

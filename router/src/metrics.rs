@@ -59,6 +59,7 @@ pub struct Metrics {
     pub access_log_dropped: IntCounter,
     pub spans_dropped: IntCounter,
     pub connections: IntGauge,
+    pub tasks: IntGauge,
     in_flight: IntGaugeVec,
     total_in_flight: IntGauge,
     queue_waiting: IntGauge,
@@ -237,6 +238,7 @@ impl Metrics {
                 "Spans that the collector did not take, or for which there was no room",
             ),
             connections: b.gauge("connections", "Open connections of clients"),
+            tasks: b.gauge("tasks", "Tasks of the serving threads, counted twice a second"),
             in_flight: b.gauges(
                 "in_flight",
                 "Requests an endpoint holds: work asks for tokens, light for anything else",

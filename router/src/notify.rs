@@ -26,12 +26,12 @@ pub fn stopping() {
 }
 
 /// Frames a reload, as `Type=notify-reload` asks.
-pub fn reloading(reload: impl FnOnce()) {
+pub async fn reloading(reload: impl Future<Output = ()>) {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => say(&[NotifyState::Reloading, now]),
         Err(_) => say(&[NotifyState::Reloading]),
     }
-    reload();
+    reload.await;
     ready();
 }
 

@@ -15,14 +15,14 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
-use crate::config::Limits;
+use crate::config::{EndpointSpec, Limits};
 use crate::fleet::endpoint::{EndpointId, Member};
 use crate::fleet::health::Finding;
 use crate::fleet::{Fleet, Live};
 use crate::upstream::upload::Upload;
 use crate::upstream::{self, Connect};
 
-mod identity;
+pub mod identity;
 
 /// How often the fleet is told that time has passed.
 const TICK: Duration = Duration::from_millis(50);
@@ -67,7 +67,8 @@ pub async fn watch<C: Connect>(fleet: Arc<Fleet>, connector: Arc<C>) {
 async fn probe<C: Connect>(fleet: &Fleet, live: &Live, connector: &C, member: &Member) {
     let rules = &live.config.health;
     let began_ms = fleet.millis(clock::now());
-    let asked = ask(connector, member, &live.config.limits, member.spec.kind.health_path(), 0);
+    let spec = &member.spec;
+    let asked = ask(connector, spec, &live.config.limits, spec.kind.health_path(), 0);
     let finding = match tokio::time::timeout(rules.timeout, asked).await {
         Ok(Ok((status, _))) if status.is_server_error() => Finding::NotReady,
         Ok(Ok(_)) => Finding::Ready,
@@ -96,12 +97,11 @@ async fn probe<C: Connect>(fleet: &Fleet, live: &Live, connector: &C, member: &M
 /// One GET on a connection of its own; gives the status and up to `bytes_max` of the body.
 async fn ask<C: Connect>(
     connector: &C,
-    member: &Member,
+    spec: &EndpointSpec,
     limits: &Limits,
     path: &'static str,
     bytes_max: usize,
 ) -> io::Result<(StatusCode, Bytes)> {
-    let spec = &member.spec;
     let tasks = TaskTracker::new();
     let limit = Duration::from_secs(60 * 60);
     let mut wire = upstream::open(connector, &spec.target, limit, limits, &tasks).await?;

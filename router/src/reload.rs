@@ -7,7 +7,10 @@ use std::time::{Duration, SystemTime};
 use crate::access::AccessLog;
 use crate::config::check;
 use crate::config::raw::Args;
+use crate::config::{Config, ConfigErrors};
 use crate::fleet::Fleet;
+use crate::probe::identity;
+use crate::upstream::tcp::Tcp;
 
 /// How often watched files are looked at.
 pub const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -18,6 +21,8 @@ pub struct Reloader {
     pub args: Args,
     pub fleet: Arc<Fleet>,
     pub access: Arc<AccessLog>,
+    /// Asks endpoints what they are.
+    pub connector: Arc<Tcp>,
 }
 
 /// What a file looks like from outside.
@@ -26,9 +31,9 @@ type Mark = (PathBuf, Option<(SystemTime, u64)>);
 impl Reloader {
     /// Takes the new configuration if all of it is right; the old one stays otherwise. Running
     /// requests and their counts go on either way.
-    pub fn reload(&self) -> bool {
+    pub async fn reload(&self) -> bool {
         self.access.reopen();
-        match check::load(&self.args) {
+        match self.load().await {
             Ok(config) => {
                 for name in self.fleet.live().config.needs_restart(&config) {
                     tracing::warn!(name, "differs, but is only read at start");
@@ -47,6 +52,12 @@ impl Reloader {
                 false
             }
         }
+    }
+
+    async fn load(&self) -> Result<Config, ConfigErrors> {
+        let config = check::load(&self.args)?;
+        let errors = identity::stale(&config, &*self.connector).await;
+        if errors.is_empty() { Ok(config) } else { Err(ConfigErrors(errors)) }
     }
 
     /// The state of all files that the configuration came from.
@@ -70,7 +81,7 @@ impl Reloader {
             }
             let now = self.marks();
             if now != loaded && now == seen {
-                self.reload();
+                self.reload().await;
                 // What a refused file names is not known; look at the same files again.
                 loaded = self.marks();
             }

@@ -17,11 +17,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::AccessLog;
 use crate::admin::{self, Admin};
-use crate::config::Config;
 use crate::config::raw::Args;
+use crate::config::{Config, ConfigErrors};
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
 use crate::notify::Beats;
+use crate::probe::identity;
 use crate::proxy::Shard;
 use crate::reload::Reloader;
 use crate::serve::{Stage, serve};
@@ -32,14 +33,21 @@ use crate::{clock, notify, probe, spans};
 
 /// Why the router could not start.
 #[derive(Debug)]
-pub struct StartError {
-    what: String,
-    error: io::Error,
+pub enum StartError {
+    /// The configuration is wrong for the endpoints that are there.
+    Config(ConfigErrors),
+    System {
+        what: String,
+        error: io::Error,
+    },
 }
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.error)
+        match self {
+            Self::Config(errors) => errors.fmt(f),
+            Self::System { what, error } => write!(f, "{what}: {error}"),
+        }
     }
 }
 
@@ -47,7 +55,7 @@ impl std::error::Error for StartError {}
 
 fn context(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
     let what = what.into();
-    move |error| StartError { what, error }
+    move |error| StartError::System { what, error }
 }
 
 /// Serves until a signal ends it. `args` say what to read again on a reload.
@@ -67,12 +75,17 @@ pub fn run(args: Args, config: Config) -> Result<(), StartError> {
     let access = AccessLog::open(config.access_log.as_deref(), spans, Arc::clone(&metrics))
         .map_err(context("access.log"))?;
     let control = runtime()?;
+    let resolve_every = config.timeouts.resolve;
+    let connector = Arc::new(Tcp::new(resolve_every));
+    let stale = control.block_on(identity::stale(&config, &*connector));
+    if !stale.is_empty() {
+        return Err(StartError::Config(ConfigErrors(stale)));
+    }
     let now = {
         let _inside = control.enter();
         clock::now()
     };
     tracing::info!(listen = %address(&listener), admin = %address(&admin_listener), "starting");
-    let resolve_every = config.timeouts.resolve;
     let threads = threads(&config);
     let permits = usize::try_from(config.limits.connections_max).unwrap_or(1);
     let permits = Arc::new(Semaphore::new(permits));
@@ -99,15 +112,8 @@ pub fn run(args: Args, config: Config) -> Result<(), StartError> {
         })?);
     }
     drop((listener, done));
-    let reloader = Reloader { args, fleet, access };
-    let governed = control.block_on(govern(
-        reloader,
-        exporter,
-        admin_listener,
-        resolve_every,
-        stage,
-        all_done,
-    ));
+    let reloader = Reloader { args, fleet, access, connector };
+    let governed = control.block_on(govern(reloader, exporter, admin_listener, stage, all_done));
     for shard in shards {
         shard.join().expect("a serving thread does not panic").map_err(context("serving"))?;
     }
@@ -139,21 +145,21 @@ async fn govern(
     reloader: Reloader,
     mut exporter: Option<Exporter>,
     admin_listener: StdListener,
-    resolve_every: Duration,
     stage: watch::Sender<Stage>,
     all_done: mpsc::Receiver<()>,
 ) -> io::Result<()> {
     let fleet = &reloader.fleet;
     let admin = Arc::new(Admin::new(Arc::clone(fleet)));
     let answering = admin::serve(admin, TcpListener::from_std(admin_listener)?);
-    let probing = probe::watch(Arc::clone(fleet), Arc::new(Tcp::new(resolve_every)));
+    let probing = probe::watch(Arc::clone(fleet), Arc::clone(&reloader.connector));
     let stopping = stop(fleet, &stage, all_done, Signals::new()?);
     let mut hangup = signal(SignalKind::hangup())?;
     let reloading = async {
         while hangup.recv().await.is_some() {
-            notify::reloading(|| {
-                reloader.reload();
-            });
+            notify::reloading(async {
+                reloader.reload().await;
+            })
+            .await;
         }
     };
     let exporting = async {
@@ -227,11 +233,15 @@ impl Signals {
     }
 }
 
-/// Closes connections to endpoints that nobody used for a while.
+/// Closes connections to endpoints that nobody used for a while, and counts tasks.
 async fn sweep(shard: &Shard<Tcp>) {
     let mut ticks = tokio::time::interval(Duration::from_millis(500));
+    let mut counted = 0;
     loop {
         ticks.tick().await;
+        let tasks = i64::try_from(shard.tasks.len()).unwrap_or(i64::MAX);
+        shard.fleet.metrics.tasks.add(tasks - counted);
+        counted = tasks;
         let idle_max = shard.fleet.live().config.timeouts.pool_idle;
         shard.pool.sweep(idle_max, clock::now());
     }

@@ -12,6 +12,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+/// What the router asks for its own sake.
+const ASIDE: [&str; 5] = ["/health", "/load", "/get_load", "/v1/models", "/server_info"];
+
 /// What the server does next on a connection that has sent the head of a request.
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -187,8 +190,8 @@ impl Peer<'_> {
             let mut seen =
                 Seen { head: self.read_head().await?, connection: number, ..Seen::default() };
             let steps = script(&seen);
-            let is_aside = ["/health", "/load", "/get_load", "/v1/models"].contains(&seen.path())
-                && seen.header("connection") == Some("close");
+            let is_aside =
+                ASIDE.contains(&seen.path()) && seen.header("connection") == Some("close");
             if is_aside && !matches!(steps.first(), Some(Step::Aside)) {
                 self.stream.write_all(&ok("text/plain", b"{}")).await?;
                 continue;

@@ -6,6 +6,18 @@ use kernels::cuda::Card;
 
 use crate::config::{Activations, Config, Device, LoadFormat, Memory, Mode, UnknownFields, Until};
 
+impl fmt::Display for Device {
+    /// As the flag takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu { cores } if cores.is_empty() => f.write_str("cpu"),
+            Self::Cpu { cores } => write!(f, "cpu:{}", list(cores)),
+            Self::Cuda { card: Card::Number(number) } => write!(f, "cuda:{number}"),
+            Self::Cuda { card: Card::Named(name) } => f.write_str(name),
+        }
+    }
+}
+
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "model = {:?}", self.model.display().to_string())?;
@@ -15,14 +27,7 @@ impl fmt::Display for Config {
         writeln!(f, "hub-cache = {:?}", self.hub_cache.display().to_string())?;
         writeln!(f, "mode = {:?}", self.mode.name())?;
         write_mode(f, &self.mode)?;
-        match &self.device {
-            Device::Cpu { cores } if cores.is_empty() => writeln!(f, "device = \"cpu\"")?,
-            Device::Cpu { cores } => writeln!(f, "device = \"cpu:{}\"", list(cores))?,
-            Device::Cuda { card: Card::Number(number) } => {
-                writeln!(f, "device = \"cuda:{number}\"")?;
-            }
-            Device::Cuda { card: Card::Named(name) } => writeln!(f, "device = {name:?}")?,
-        }
+        writeln!(f, "device = {:?}", self.device.to_string())?;
         let activations = match self.activations {
             Activations::F32 => "f32",
             Activations::Int8 => "int8",

@@ -67,6 +67,8 @@ pub fn start(config: &Config) -> Result<Started, String> {
         mode: config.mode.name(),
         context_max,
         created: clock::unix_seconds(),
+        quantisation: model.quantisation(),
+        device: device(&config.device),
         config: config.to_string(),
     };
     tracing::info!(
@@ -84,6 +86,16 @@ pub fn start(config: &Config) -> Result<Started, String> {
         inbox_max: (config.waiting_max + config.running_max) as usize,
         simulated_acceptance: matches!(config.mode, Mode::Eagle3 { simulated: Some(_), .. }),
     })
+}
+
+/// The flag that gives this device again; cores are named also where the flag leaves them out.
+fn device(wanted: &Device) -> String {
+    match wanted {
+        Device::Cpu { cores } if cores.is_empty() => {
+            Device::Cpu { cores: memory::cores() }.to_string()
+        }
+        named => named.to_string(),
+    }
 }
 
 fn read_head(config: &Config, loaded: &Loaded) -> Result<Option<Head>, String> {

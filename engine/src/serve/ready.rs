@@ -37,6 +37,10 @@ pub struct About {
     pub fingerprint: String,
     /// Seconds since 1970.
     pub created: u64,
+    /// How most weights are stored, as calibration files name it: `q4_1`.
+    pub quantisation: String,
+    /// What it runs on, as the flag names it: `cpu:0-3`.
+    pub device: String,
     /// The configuration as it is in force, for `/server_info`.
     pub config: String,
 }

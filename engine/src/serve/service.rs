@@ -150,6 +150,8 @@ impl Service {
                 "version": env!("CARGO_PKG_VERSION"),
                 "model": about.names[0],
                 "mode": about.mode,
+                "quantisation": about.quantisation,
+                "device": about.device,
                 "max_model_len": about.context_max,
                 "system_fingerprint": about.fingerprint,
                 "config": about.config,

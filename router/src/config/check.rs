@@ -95,12 +95,15 @@ pub fn load(args: &Args) -> Result<Config, ConfigErrors> {
 pub fn check(file: &File) -> Result<Config, ConfigErrors> {
     let mut checks = Checks::default();
     let c = &mut checks;
+    let calibration = calibration(c, &file.policy);
+    let calibrated_for = calibration.as_ref().map(|it| it.key.clone()).filter(|it| !it.is_empty());
     let config = Config {
         listen: c.address("listen", file.listen.as_deref(), "127.0.0.1:8000"),
         admin: c.address("admin", file.admin.as_deref(), "127.0.0.1:8001"),
         threads: c.within("threads", file.threads, (0, 0, 256)),
         watch: file.watch.unwrap_or(false),
-        policy: policy(c, &file.policy),
+        policy: policy(c, &file.policy, calibration),
+        calibrated_for,
         limits: limits(c, file),
         queue: queue(c, file),
         timeouts: timeouts(c, file),
@@ -214,17 +217,14 @@ fn breaker(c: &mut Checks, file: &File) -> BreakerRules {
     }
 }
 
-fn policy(c: &mut Checks, raw: &RawPolicy) -> Policy {
-    let calibration = raw.calibration.as_ref().and_then(|path| {
-        let text = c.read("policy.calibration", path)?;
-        match Calibration::parse(&text) {
-            Ok(calibration) => Some(calibration),
-            Err(why) => {
-                c.refuse("policy.calibration", format!("{}: {why}", path.display()));
-                None
-            }
-        }
-    });
+fn calibration(c: &mut Checks, raw: &RawPolicy) -> Option<Calibration> {
+    let path = raw.calibration.as_ref()?;
+    let text = c.read("policy.calibration", path)?;
+    let parsed = Calibration::parse(&text);
+    parsed.map_err(|why| c.refuse("policy.calibration", format!("{}: {why}", path.display()))).ok()
+}
+
+fn policy(c: &mut Checks, raw: &RawPolicy, calibration: Option<Calibration>) -> Policy {
     let kind = raw.kind.as_deref().unwrap_or("switch");
     match kind {
         "switch" => {

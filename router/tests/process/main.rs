@@ -96,6 +96,46 @@ fn hang_up_reloads_good_files_and_keeps_the_old_one_before_bad_ones() {
 }
 
 #[test]
+fn a_calibration_of_something_else_is_refused_at_start_and_at_reload() {
+    let engine = Engine::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("calibration.json");
+    let calibrate = |key: &str, high: u32| {
+        let rest = format!(r#""curves": {{}}, "threshold": {{"high": {high}}}"#);
+        std::fs::write(&path, format!(r#"{{"format": 1, "key": {{{key}}}, {rest}}}"#)).unwrap();
+    };
+    let policy = format!("policy.high = \"auto\"\npolicy.calibration = {path:?}");
+    let ours = format!("{}kind = \"crossover\"\n", file(&engine, &policy));
+    let others = file(&engine, &policy);
+    let stale = [
+        (r#""model": "n""#, r#"policy.calibration: is for model "n", and the endpoint has "m""#),
+        (r#""quantisation": "q8_0""#, r#"quantisation "q8_0", and the endpoint has "q4_1""#),
+        (r#""device": "cpu:0-1""#, r#"device "cpu:0-1", and the endpoint has "cpu:2""#),
+    ];
+    for (key, part) in stale {
+        calibrate(key, 9);
+        let output = once(&ours, &[]);
+        assert_eq!(output.status.code(), Some(64), "{key}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(part) && text.contains("calibrate this pair anew"), "{text}");
+    }
+    calibrate(r#""model": "m", "quantisation": "q4_1", "device": "cpu:0""#, 9);
+    let router = Router::start(&ours);
+    assert!(router.admin("/policy").contains("\"high\":9"));
+    calibrate(r#""model": "n""#, 11);
+    router.signal("HUP");
+    router.until(|it| it.metric("config_valid 0"));
+    assert!(router.admin("/policy").contains("\"high\":9"));
+    calibrate(r#""model": "m""#, 12);
+    router.signal("HUP");
+    router.until(|it| it.metric("config_valid 1"));
+    assert!(router.admin("/policy").contains("\"high\":12"));
+    // Servers of others tell their models, and are asked for nothing else.
+    calibrate(r#""model": "m", "quantisation": "q8_0", "device": "gpu:0""#, 13);
+    assert!(Router::start(&others).admin("/policy").contains("\"high\":13"));
+}
+
+#[test]
 fn operators_see_and_drain() {
     let engine = Engine::start();
     let router = Router::start(&file(&engine, ""));

@@ -69,7 +69,13 @@ pub(crate) fn serve(stream: TcpStream, gate: &(Mutex<bool>, Condvar)) -> Option<
             drop(gate.1.wait_timeout_while(closed, SOON, |open| !*open).unwrap());
             writer.write_all(b"4\r\nlast\r\n0\r\n\r\n").ok()?;
         } else {
-            writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
+            let body = match path.as_str() {
+                "/v1/models" => r#"{"data":[{"id":"m"}]}"#,
+                "/server_info" => r#"{"model":"m","quantisation":"q4_1","device":"cpu:2"}"#,
+                _ => "ok",
+            };
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            writer.write_all(format!("{head}{body}").as_bytes()).ok()?;
         }
     }
 }

@@ -212,6 +212,8 @@ fn starter(setup: Setup, paced: mpsc::Receiver<()>) -> Start {
                 context_max: setup.context_max,
                 fingerprint: "fp".to_owned(),
                 created: 1,
+                quantisation: "q4_1".to_owned(),
+                device: "cpu:0".to_owned(),
                 config: "lanes = 8".to_owned(),
             },
             page_tokens: 4,

@@ -256,7 +256,11 @@ async fn names_and_marks() {
     let report = load.json();
     assert_eq!(report.as_object().unwrap().keys().collect::<Vec<_>>(), keys);
     assert_eq!(service.get("/version").await.json()["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(service.get("/server_info").await.json()["config"], "lanes = 8");
+    let info = service.get("/server_info").await.json();
+    assert_eq!(info["config"], "lanes = 8");
+    // What the router holds a calibration's key against.
+    let key = ["model", "quantisation", "device"].map(|it| info[it].as_str().unwrap());
+    assert_eq!(key, ["parrot", "q4_1", "cpu:0"]);
     let steps = service.get("/debug/steps").await.json();
     assert_eq!(steps["steps"][0]["rows"], 3);
     let page = service.get("/metrics").await.body;
