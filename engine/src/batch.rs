@@ -10,3 +10,4 @@ mod running;
 pub mod sampling;
 pub mod sequence;
 pub mod step;
+mod waiting;

@@ -354,6 +354,33 @@ fn the_depth_follows_the_decoding_requests() {
     }
     assert_eq!(drafted(bench.step())[0], (1, 0));
     assert_eq!((bench.engine.load().depth, bench.engine.load().drafts.switches.down), (0, 1));
+    // The load is gone again, and so the depth is back.
+    while bench.engine.load().depth == 0 {
+        bench.step();
+    }
+    assert_eq!(bench.engine.load().drafts.switches.up, 1);
+}
+
+/// Far more requests than the pages hold at once, whoever drafts and however far ahead.
+#[test]
+fn a_crowd_gets_through_a_small_pool() {
+    for (ahead_max, depth) in [(0, 0), (0, 5), (1, 0), (1, 5)] {
+        let shape = Shape { pages: 8, lanes: 6, ahead_max, ..SHAPE };
+        let limits = Limits { waiting_max: 16, tokens_max: 200, prompt_rows_max: 8 };
+        let backend = Box::new(HashBackend::new(shape, 70));
+        let engine = Engine::new(limits, backend, Box::new(Held), Depth::always(depth));
+        let mut bench = Bench { engine, events: Vec::new() };
+        for start in 0..16 {
+            bench.submit(start.into(), &prompt(start, 5 + start % 4), 24);
+        }
+        let load = bench.drain();
+        assert!(0 < load.counts.preemptions, "{ahead_max} ahead, depth {depth}");
+        for start in 0..16 {
+            let prompt = prompt(start, 5 + start % 4);
+            let alone = alone(&prompt, 24, &Sampling::greedy(), None, VOCAB);
+            assert_eq!(bench.text(start.into()), alone.tokens);
+        }
+    }
 }
 
 /// Tokens after a stop in the middle of a round are not there, and a stop beats the length.

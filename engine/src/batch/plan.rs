@@ -26,8 +26,9 @@ pub struct StepPlan {
 #[derive(Debug)]
 pub struct Entry {
     pub seq: SeqId,
-    /// The line of the backend's per-sequence tables. A running sequence keeps its lane; a lane
-    /// has one sequence at a time, and a new one starts with an entry that is not chained.
+    /// The line of the backend's per-sequence tables. A running sequence keeps its lane, a lane has
+    /// one sequence at a time and one entry in a plan. A new one starts with an entry that is not
+    /// chained and has no drafts, at a multiple of the page size: all before it is in its pages.
     pub lane: u32,
     /// Position of the first row. Of a chained entry: the least it can be.
     pub start: u32,
@@ -37,9 +38,10 @@ pub struct Entry {
     /// host has not read yet: it is not in [`StepPlan::rows`], and its position follows from how
     /// many drafts that entry kept.
     pub chained: bool,
-    /// Drafts that stand in [`StepPlan::rows`] after the own tokens.
+    /// Drafts that stand in [`StepPlan::rows`] after the own tokens. There are drafts of either kind
+    /// only where the one own token was chosen by this lane's last entry.
     pub given: u32,
-    /// Drafts that the backend makes itself, at most.
+    /// Drafts that the backend makes itself, at most; none if the entry is masked.
     pub held: u32,
     /// Whether a token follows the last own row, and each draft that is kept: false mid-prompt.
     pub chooses: bool,
@@ -48,7 +50,8 @@ pub struct Entry {
     /// Position of the first token that is not prompt: penalties and least lengths count from here.
     pub outputs_start: u32,
     pub sampling: Arc<Sampling>,
-    /// This entry's part of [`StepPlan::pages`]; enough for the longest outcome.
+    /// This entry's part of [`StepPlan::pages`]; enough for the longest outcome. A page that an entry
+    /// writes stands in no other entry of the plan.
     pub pages: Range<usize>,
 }
 

@@ -109,8 +109,8 @@ impl Planner<'_> {
                 Next::Decode { .. } | Next::Wait => continue,
             };
             let rows = behind.min(rows_max);
-            let is_open = self.make_room(lane, start + rows, left);
-            if is_open && (rows < behind || self.ask_guide(lane)) {
+            let has_room = self.make_room(lane, start + rows, left);
+            if has_room && (rows < behind || self.ask_guide(lane)) {
                 self.fed[lane as usize] = rows;
                 *left -= rows;
                 prompt_left -= rows;

@@ -1,6 +1,6 @@
 //! The loop body: admit, plan, submit, collect, commit.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::backend::{Backend, BackendError, Shape};
@@ -11,7 +11,9 @@ use crate::batch::pages::{PagePool, Salt};
 use crate::batch::plan::{Entry, StepChoices, StepPlan, TokenLogprobs};
 use crate::batch::planner::{Outcome, Planner};
 use crate::batch::running::{Running, Sent};
-use crate::batch::{sampling::Sampling, sequence::Place, sequence::Sequence};
+use crate::batch::sampling::Sampling;
+use crate::batch::sequence::{Place, Sequence};
+use crate::batch::waiting::Waiting;
 use crate::draft::{Drafter, depth::Depth, proposer::Proposer};
 
 /// The step loop over one backend.
@@ -19,7 +21,7 @@ use crate::draft::{Drafter, depth::Depth, proposer::Proposer};
 pub struct Engine {
     limits: Limits,
     shape: Shape,
-    waiting: BTreeMap<Place, Sequence>,
+    waiting: Waiting,
     running: Running,
     pool: PagePool,
     proposer: Proposer,
@@ -137,7 +139,7 @@ impl Engine {
         Self {
             limits,
             shape,
-            waiting: BTreeMap::new(),
+            waiting: Waiting::default(),
             running: Running::new(shape.lanes),
             pool: PagePool::new(shape.pages, shape.page_tokens),
             proposer: Proposer::new(drafter, depth),
@@ -169,7 +171,7 @@ impl Engine {
         self.proposer.limit(request.id, request.drafts_max);
         self.arrivals += 1;
         let place = Place { priority: request.priority, arrival: self.arrivals };
-        self.waiting.insert(place, Sequence::new(place, request));
+        self.waiting.push(Sequence::new(place, request));
         Ok(())
     }
 
@@ -187,12 +189,11 @@ impl Engine {
             self.remove(lane);
             return true;
         }
-        let place = self.waiting.values().find(|it| it.id == seq).map(|it| it.place);
-        if let Some(place) = place {
-            self.waiting.remove(&place);
+        let is_waiting = self.waiting.remove(seq);
+        if is_waiting {
             self.proposer.forget(seq);
         }
-        place.is_some()
+        is_waiting
     }
 
     pub fn is_idle(&self) -> bool {
@@ -241,7 +242,7 @@ impl Engine {
         let is_stalled = !is_planned && flying == 0 && outcome.stuck.is_empty();
         assert!(!is_stalled || self.running.is_empty(), "the first in order always gets on");
         for sequence in outcome.preempted {
-            self.waiting.insert(sequence.place, sequence);
+            self.waiting.push(sequence);
         }
         for (lane, stuck) in outcome.stuck {
             self.finish(lane, Finish::Stuck(stuck), events);
@@ -256,22 +257,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives lanes to those whose text so far has room beside what the running ones still read.
     fn admit(&mut self) {
         while !self.running.is_full() {
-            let Some(first) = self.waiting.first_entry() else { return };
-            let mut sequence = first.remove();
-            sequence.find_pages(&mut self.pool, self.counts.steps + 1);
-            let missing =
-                |it: &Sequence| self.pool.pages_for(it.len()).saturating_sub(it.table.len());
-            // A page for the next token of each as well, or it would be preempted again at once.
-            let others = self.running.all().map(|(_, it)| missing(&it.sequence) + 1).sum::<u32>();
-            if !self.running.is_empty() && self.pool.free() < others + missing(&sequence) {
-                sequence.rewind(&mut self.pool);
-                self.waiting.insert(sequence.place, sequence);
-                return;
-            }
-            self.running.start(sequence);
+            let step = self.counts.steps + 1;
+            let Some(next) = self.waiting.next(&self.running, &mut self.pool, step) else { return };
+            self.running.start(next);
         }
     }
 
