@@ -16,8 +16,8 @@ use tests::tiny::{self, Kind};
 pub(crate) type Draft = fn() -> Box<dyn Drafter>;
 
 pub(crate) const PAGES: u32 = 64;
-const ROWS_MAX: u32 = 96;
-const LANES: u32 = 8;
+pub(crate) const ROWS_MAX: u32 = 96;
+pub(crate) const LANES: u32 = 8;
 
 pub(crate) fn backend(seed: u64, kind: Kind, activations: Activations, with_head: bool) -> Lent {
     let model = tiny::model(seed, kind);

@@ -1,6 +1,7 @@
 //! Whatever a request wishes for, the CPU backend gives the same in every mode, in any company:
 //! penalties, filters, bias, grammars, stops, least lengths, log-probabilities, priorities.
 
+use engine::backend::cpu::{CpuBackend, CpuOptions};
 use engine::batch::sampling::Sampling;
 use engine::draft::held::Held;
 use engine::draft::ngram::Ngram;
@@ -12,7 +13,9 @@ use tests::rails::Rails;
 use tests::rng::Rng;
 use tests::tiny::{self, Kind};
 
-use crate::cpu_equality::{Draft, PAGES, alone, backend, kinds, setting, settings, tight};
+use crate::cpu_equality::{
+    Draft, LANES, PAGES, ROWS_MAX, alone, backend, kinds, setting, settings, tight,
+};
 use crate::engine_day::wishes;
 
 fn tokens(rng: &mut Rng, len: u32) -> Vec<u32> {
@@ -158,6 +161,46 @@ fn drafts_are_as_good_at_once_after_a_time_without() {
     assert_eq!(expected, rounds(&paused, &mut resumed, 3, 180));
     assert_eq!(drafted.tokens, resumed.tokens);
     assert!(expected.len() < 90, "some drafts are kept");
+}
+
+/// The rotary base of the head is the head's own: it turns the draft layer's keys and queries, so it
+/// changes drafts, and nothing else.
+#[test]
+fn the_heads_rotary_base_changes_drafts_only() {
+    let model = tiny::model(34, Kind::default());
+    let prompt = tokens(&mut Rng::new(34), 60);
+    let with_theta = |theta| {
+        let mut head = tiny::head(34, Kind::default());
+        head.config.rope.theta = theta;
+        // Without the target's hidden states, which outweigh all else in a random head, a guess
+        // follows from what the draft layer attends to.
+        head.tensors.get_mut("fc.weight").unwrap().bytes.fill(0);
+        let options = CpuOptions {
+            cores: vec![0],
+            activations: Activations::Int8,
+            pages: PAGES,
+            rows_max: ROWS_MAX,
+            lanes: LANES,
+            held_max: 8,
+        };
+        let backend = CpuBackend::new(&model, Some(&head), &options).unwrap().every_draft();
+        let backend = desk::Lent::new(backend);
+        let sampling = Sampling { seed: 34, temperature: 0.8, ..Sampling::greedy() };
+        let order = Order { sampling, ..Order::new(prompt.clone(), 300) };
+        let written = desk::write(&backend, &setting(5), Box::new(Held), &[order]).remove(0);
+        let mut line = [Line::new(0, 8, &prompt, Sampling::greedy())];
+        let share = [Share { fed_max: u32::MAX, held: 0 }];
+        backend.with(|it| hand::step(it, &mut line, &share));
+        let page = line[0].pages[2];
+        (written, backend.with(|it| it.keys_and_values(page, 9)))
+    };
+    let ((one, mut layers), (other, mut others)) = (with_theta(1e3), with_theta(10.0));
+    assert_eq!(one.tokens, other.tokens);
+    assert_ne!(one.kept, other.kept);
+    let (draft, other_draft) = (layers.pop().unwrap(), others.pop().unwrap());
+    assert_eq!(layers, others, "the target's layers");
+    assert_ne!(draft.0, other_draft.0, "keys of the draft layer");
+    assert_eq!(draft.1, other_draft.1, "values of the draft layer");
 }
 
 /// A prompt of many chunks, nearly all that the pool holds.
