@@ -3,34 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tests::fake_engine::{FakeEngine, Seen, Step, answer, chunk, ok, stream_head};
+use tests::fake_engine::{FakeEngine, Step, answer, chunk, ok, stream_head};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::router_rig::{CHAT, Raw, Rig, config, eventually, pair, post};
+use super::router_rig::{Raw, Rig, config, eventually, pair, post};
 
-async fn engine(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> FakeEngine {
-    FakeEngine::start(script).await
+/// An engine that never answers.
+async fn silent() -> FakeEngine {
+    FakeEngine::start(|_| vec![Step::ReadBody, Step::Stall]).await
 }
 
-async fn pinned(engine: &FakeEngine) -> Rig {
-    let policy = "[policy]\nkind = \"pin\"\nrole = \"speculative\"\n";
-    Rig::start(&format!("{policy}{}", pair(&[engine]))).await
+/// Clients that have asked for tokens, all of them in flight.
+async fn asking(rig: &Rig, count: u32) -> Vec<Raw> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        clients.push(Raw::asking(rig.address()).await);
+    }
+    eventually("all are in flight", || rig.work("s") == count).await;
+    clients
 }
 
 #[tokio::test]
 async fn clients_that_leave_before_the_head_leave_no_count() {
-    let silent = engine(|_| vec![Step::ReadBody, Step::Stall]).await;
-    let rig = pinned(&silent).await;
+    let silent = silent().await;
+    let rig = Rig::pinned(&silent, "").await;
     for _ in 0..10 {
-        let mut clients = Vec::new();
-        for _ in 0..100 {
-            let mut client = Raw::connect(rig.address()).await;
-            client.send(post(CHAT, "", "{}")).await;
-            clients.push(client);
-        }
-        eventually("all are in flight", || rig.work("s") == 100).await;
-        drop(clients);
+        drop(asking(&rig, 100).await);
         rig.settled().await;
     }
     eventually("the engine saw them leave", || silent.left() == 1000).await;
@@ -41,16 +40,15 @@ async fn clients_that_leave_before_the_head_leave_no_count() {
 async fn a_lease_lasts_until_the_last_byte() {
     let gate = Arc::new(Notify::new());
     let script = Arc::clone(&gate);
-    let engine = engine(move |_| {
+    let engine = FakeEngine::start(move |_| {
         let gate = || Step::Gate(Arc::clone(&script));
         let piece = || Step::Send(chunk(b"data: x\n\n"));
         let end = Step::Send(chunk(b""));
         vec![Step::ReadBody, Step::Send(stream_head()), piece(), gate(), piece(), gate(), end]
     })
     .await;
-    let rig = pinned(&engine).await;
-    let mut client = Raw::connect(rig.address()).await;
-    client.send(post(CHAT, "", "{}")).await;
+    let rig = Rig::pinned(&engine, "").await;
+    let mut client = Raw::asking(rig.address()).await;
     client.head().await;
     for _ in 0..2 {
         client.until(b"data: x\n\n").await.unwrap();
@@ -63,15 +61,9 @@ async fn a_lease_lasts_until_the_last_byte() {
 
 #[tokio::test]
 async fn probes_do_not_touch_the_count() {
-    let engine = engine(|_| vec![Step::ReadBody, Step::Stall]).await;
-    let rig = pinned(&engine).await;
-    let mut clients = Vec::new();
-    for _ in 0..5 {
-        let mut client = Raw::connect(rig.address()).await;
-        client.send(post(CHAT, "", "{}")).await;
-        clients.push(client);
-    }
-    eventually("all are in flight", || rig.work("s") == 5).await;
+    let engine = silent().await;
+    let rig = Rig::pinned(&engine, "").await;
+    let clients = asking(&rig, 5).await;
     let ready = "probes_total{endpoint=\"s\",result=\"ready\"}";
     let before = rig.metric(ready);
     eventually("twenty probes", || {
@@ -85,8 +77,8 @@ async fn probes_do_not_touch_the_count() {
 
 #[tokio::test]
 async fn paths_that_nobody_knows_count_and_light_requests_count_beside() {
-    let engine = engine(|_| vec![Step::ReadBody, Step::Stall]).await;
-    let rig = pinned(&engine).await;
+    let engine = silent().await;
+    let rig = Rig::pinned(&engine, "").await;
     let mut work = Raw::connect(rig.address()).await;
     work.send(post("/v1/foo?bar=%2F", "", "not json")).await;
     let mut light = Raw::connect(rig.address()).await;
@@ -107,7 +99,7 @@ fn closing(answer: Vec<u8>) -> Vec<u8> {
 /// Each of these ends in its own way, many at once.
 #[tokio::test]
 async fn counts_return_after_every_kind_of_end() {
-    let engine = engine(|seen| {
+    let engine = FakeEngine::start(|seen| {
         let head = || Step::Send(stream_head());
         let piece = || Step::Send(chunk(b"data: x\n\n"));
         match seen.path() {
@@ -178,17 +170,13 @@ async fn counts_return_after_every_kind_of_end() {
 #[tokio::test]
 async fn a_burst_at_the_threshold_puts_no_more_than_the_threshold_on_one_side() {
     for kind in ["switch", "spill"] {
-        let (s, t) = (engine(|_| vec![Step::Stall]).await, engine(|_| vec![Step::Stall]).await);
+        let (s, t) = (silent().await, silent().await);
         let text = format!("[policy]\nkind = {kind:?}\nhigh = 8\n{}", pair(&[&s, &t]));
         let rig = Rig::start_with(config(&text), 2).await;
         let mut clients = JoinSet::new();
         for index in 0..64 {
             let address = rig.addresses[index % 2];
-            clients.spawn(async move {
-                let mut client = Raw::connect(address).await;
-                client.send(post(CHAT, "", "{}")).await;
-                client
-            });
+            clients.spawn(Raw::asking(address));
         }
         let clients = clients.join_all().await;
         eventually("all are in flight", || rig.fleet.total() == 64).await;
@@ -202,13 +190,11 @@ async fn a_burst_at_the_threshold_puts_no_more_than_the_threshold_on_one_side() 
 async fn every_policy_counts_alike() {
     for policy in ["kind = \"switch\"", "kind = \"spill\"", "kind = \"pin\"\nrole = \"throughput\""]
     {
-        let (s, t) = (engine(|_| vec![Step::Stall]).await, engine(|_| vec![Step::Stall]).await);
+        let (s, t) = (silent().await, silent().await);
         let rig = Rig::start(&format!("[policy]\n{policy}\n{}", pair(&[&s, &t]))).await;
         let mut clients = Vec::new();
         for count in 1..=12 {
-            let mut client = Raw::connect(rig.address()).await;
-            client.send(post(CHAT, "", "{}")).await;
-            clients.push(client);
+            clients.push(Raw::asking(rig.address()).await);
             eventually("it is counted", || rig.fleet.total() == count).await;
             assert_eq!(rig.work("s") + rig.work("t"), count, "{policy}");
         }
@@ -221,7 +207,7 @@ async fn every_policy_counts_alike() {
 async fn reloads_in_the_middle_of_streams_change_no_count_and_cut_nothing() {
     let gate = Arc::new(Notify::new());
     let script = Arc::clone(&gate);
-    let engine = engine(move |_| {
+    let engine = FakeEngine::start(move |_| {
         vec![
             Step::ReadBody,
             Step::Send(stream_head()),
@@ -232,14 +218,8 @@ async fn reloads_in_the_middle_of_streams_change_no_count_and_cut_nothing() {
         ]
     })
     .await;
-    let rig = pinned(&engine).await;
-    let mut clients = Vec::new();
-    for _ in 0..100 {
-        let mut client = Raw::connect(rig.address()).await;
-        client.send(post(CHAT, "", "{}")).await;
-        clients.push(client);
-    }
-    eventually("all are in flight", || rig.work("s") == 100).await;
+    let rig = Rig::pinned(&engine, "").await;
+    let mut clients = asking(&rig, 100).await;
     let base = rig.fleet.live().config.clone();
     for turn in 0..100 {
         let mut next = base.clone();
@@ -269,8 +249,9 @@ async fn reloads_in_the_middle_of_streams_change_no_count_and_cut_nothing() {
 
 #[tokio::test]
 async fn endpoints_that_come_and_go_leave_nothing_behind() {
-    let engine = engine(|_| vec![Step::ReadBody, Step::Send(ok("text/plain", b"ok"))]).await;
-    let rig = pinned(&engine).await;
+    let engine =
+        FakeEngine::start(|_| vec![Step::ReadBody, Step::Send(ok("text/plain", b"ok"))]).await;
+    let rig = Rig::pinned(&engine, "").await;
     let base = rig.fleet.live().config.clone();
     for turn in 0..2000 {
         let mut next = base.clone();

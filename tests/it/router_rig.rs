@@ -14,7 +14,7 @@ use router::serve::{Stage, serve};
 use router::upstream::Pool;
 use router::upstream::tcp::Tcp;
 use router::{clock, probe};
-use tests::fake_engine::FakeEngine;
+use tests::fake_engine::{FakeEngine, Seen, Step, ok};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -66,6 +66,12 @@ impl Rig {
     /// all of them are up.
     pub(crate) async fn start(text: &str) -> Self {
         Self::start_with(config(&format!("{USUAL}{text}")), 1).await
+    }
+
+    /// Everything goes to this engine, which is endpoint s.
+    pub(crate) async fn pinned(engine: &FakeEngine, extra: &str) -> Self {
+        let policy = "[policy]\nkind = \"pin\"\nrole = \"speculative\"\n";
+        Self::start(&format!("{policy}{extra}{}", pair(&[engine]))).await
     }
 
     pub(crate) async fn start_with(config: Config, shards: usize) -> Self {
@@ -130,6 +136,15 @@ impl Rig {
     }
 }
 
+/// An engine that answers with the path and the length of the body.
+pub(crate) async fn echo() -> FakeEngine {
+    let answer = |seen: &Seen| {
+        let text = format!("{} {}", seen.path(), seen.body.len());
+        vec![Step::ReadBody, Step::Send(ok("text/plain", text.as_bytes()))]
+    };
+    FakeEngine::start(answer).await
+}
+
 /// Waits for something that happens by itself.
 pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let polled = async {
@@ -189,6 +204,13 @@ impl Raw {
 
     pub(crate) async fn send(&mut self, text: impl AsRef<[u8]>) {
         self.stream.write_all(text.as_ref()).await.unwrap();
+    }
+
+    /// A client that has asked for tokens, on a fresh connection.
+    pub(crate) async fn asking(address: SocketAddr) -> Self {
+        let mut raw = Self::connect(address).await;
+        raw.send(post(CHAT, "", "{}")).await;
+        raw
     }
 
     /// One whole exchange on a fresh connection.

@@ -6,12 +6,7 @@ use std::time::Duration;
 use tests::fake_engine::{FakeEngine, Step, answer, chunk, ok, stream_head};
 use tokio::sync::Notify;
 
-use super::router_rig::{CHAT, Raw, Rig, eventually, pair, post};
-
-async fn rig(engine: &FakeEngine, extra: &str) -> Rig {
-    let policy = "[policy]\nkind = \"pin\"\nrole = \"speculative\"\n";
-    Rig::start(&format!("{policy}{extra}{}", pair(&[engine]))).await
-}
+use super::router_rig::{CHAT, Raw, Rig, eventually, post};
 
 #[tokio::test]
 async fn bytes_split_anywhere_arrive_unchanged() {
@@ -30,7 +25,7 @@ async fn bytes_split_anywhere_arrive_unchanged() {
         steps
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     for at in 0..=event.len() {
         let got = Raw::ask(rig.address(), post(&format!("/{at}"), "", "{}")).await;
         assert!(got.complete);
@@ -54,7 +49,7 @@ async fn each_event_passes_before_the_next_is_made() {
         steps
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     let mut client = Raw::connect(rig.address()).await;
     client.send(post(CHAT, "accept-encoding: gzip, br\r\n", "{\"stream\":true}")).await;
     let head = client.head().await;
@@ -80,7 +75,7 @@ async fn the_next_request_does_not_hold_a_stream_back() {
         vec![Step::ReadBody, Step::Send(stream_head()), piece(), gate(), piece(), gate(), end]
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     let mut client = Raw::connect(rig.address()).await;
     client.send(post("/1", "", "{}") + &post("/2", "", "{}")).await;
     for _ in 0..2 {
@@ -118,7 +113,7 @@ async fn a_request_outlives_every_limit_on_heads_and_idle_connections() {
         [vec![Step::ReadBody], steps].concat()
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     let mut config = rig.fleet.live().config.clone();
     config.timeouts.client_header = Duration::from_millis(200);
     config.timeouts.client_idle = Duration::from_millis(200);
@@ -152,7 +147,7 @@ async fn an_engine_that_breaks_off_is_never_a_clean_end() {
         steps
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     for path in ["/reset", "/close", "/length"] {
         let got = Raw::ask(rig.address(), post(path, "", "{}")).await;
         assert_eq!(got.status, 200);
@@ -191,7 +186,7 @@ async fn a_slow_reader_holds_the_engine_back_instead_of_filling_memory() {
         vec![Step::ReadBody, Step::Send(head.into_bytes()), Step::Flood(SIZE)]
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     let mut client = Raw::connect(rig.address()).await;
     client.send(post(CHAT, "", "{}")).await;
     client.head().await;
@@ -219,7 +214,7 @@ async fn a_reader_that_stands_still_is_cut() {
         vec![Step::ReadBody, Step::Send(head.into_bytes()), Step::Flood(1 << 30)]
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     let mut config = rig.fleet.live().config.clone();
     config.timeouts.send_stall = Some(Duration::from_millis(200));
     rig.fleet.reload(config);
@@ -239,7 +234,7 @@ async fn a_stream_without_any_line_end_passes() {
         vec![Step::ReadBody, Step::Send(head.to_vec()), Step::Flood(SIZE), Step::Close]
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     let mut client = Raw::connect(rig.address()).await;
     client.send(post(CHAT, "connection: close\r\n", "{}")).await;
     let got = client.answer().await;
@@ -261,7 +256,7 @@ async fn a_client_that_leaves_is_gone_at_the_engine_too_in_every_phase() {
             }
         })
         .await;
-        let rig = rig(&engine, "").await;
+        let rig = Rig::pinned(&engine, "").await;
         for (count, path) in ["/before", "/after-head", "/between"].into_iter().enumerate() {
             let mut client = Raw::connect(rig.address()).await;
             client.send(post(path, "", body)).await;
@@ -295,7 +290,7 @@ async fn an_error_keeps_its_kind_its_bytes_and_its_headers() {
         vec![Step::ReadBody, Step::Send(text.into_bytes())]
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     let got = Raw::ask(rig.address(), post(CHAT, "", "{\"stream\":true}")).await;
     assert_eq!((got.status, &got.body[..]), (404, &error[..]));
     assert_eq!(got.header("content-type"), Some("application/json"));
@@ -312,7 +307,7 @@ async fn bodies_are_never_read_so_anything_passes_both_ways() {
         vec![Step::ReadBody, Step::Send(ok("application/json", echo.as_bytes()))]
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     for body in [
         "{\"model\":\"m\", \"stream_options\":{\"include_usage\":false}, \"zz\" : 1e3 }",
         "{\"broken\": ",
@@ -343,7 +338,7 @@ async fn silence_is_measured_from_the_last_byte() {
         steps
     })
     .await;
-    let rig = rig(&engine, "").await;
+    let rig = Rig::pinned(&engine, "").await;
     let mut config = rig.fleet.live().config.clone();
     config.timeouts.idle = Some(Duration::from_millis(1500));
     rig.fleet.reload(config);
