@@ -5,13 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::config::EXIT_USAGE;
 use crate::config::flags::{Example, Install, Units};
 use crate::config::raw::Environment;
+use crate::head;
 use crate::screen::Screen;
 use crate::settings::example;
 
 /// (place below the root, text); the unit files name programs in /usr/bin.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("etc/systemd/system/crossover.target", include_str!("../units/crossover.target")),
     (
         "etc/systemd/system/crossover-router.socket",
@@ -20,6 +22,10 @@ const FILES: [(&str, &str); 8] = [
     (
         "etc/systemd/system/crossover-router.service",
         include_str!("../units/crossover-router.service"),
+    ),
+    (
+        "etc/systemd/system/crossover-router-bridge.service",
+        include_str!("../units/crossover-router-bridge.service"),
     ),
     (
         "etc/systemd/system/crossover-router.service.d/keys.conf.example",
@@ -41,11 +47,22 @@ const SETTINGS: [(&str, Example); 3] = [
     ("etc/crossover/engine-throughput.toml", Example::Throughput),
 ];
 
+/// What a unit's program cannot see, by `ProtectHome=` and `PrivateTmp=`.
+const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
+
 pub(crate) fn run(units: &Units) -> ExitCode {
     let Units::Install(flags) = units;
     let screen = Screen::new();
     let beside = Environment::read().executable.and_then(|it| it.parent().map(Path::to_owned));
     let programs = flags.programs.clone().or(beside).unwrap_or_else(|| "/usr/bin".into());
+    if let Some(hidden) = HIDDEN.iter().find(|it| programs.starts_with(it)) {
+        let programs = programs.display();
+        screen.error(&format!(
+            "crossover: --programs: {programs} is below {hidden}, where units see nothing; put the \
+             programs elsewhere, such as /opt/crossover"
+        ));
+        return EXIT_USAGE.into();
+    }
     match install(flags, &programs) {
         Ok(lines) => {
             lines.iter().for_each(|it| screen.line(it));
@@ -84,7 +101,8 @@ fn install(flags: &Install, programs: &Path) -> Result<Vec<String>, (PathBuf, io
             continue;
         }
         if !flags.dry_run {
-            write(&path, example(which)).map_err(|it| (path.clone(), it))?;
+            let text = with_head(example(which), programs);
+            write(&path, &text).map_err(|it| (path.clone(), it))?;
         }
         said.push(format!("wrote {}", path.display()));
     }
@@ -92,6 +110,16 @@ fn install(flags: &Install, programs: &Path) -> Result<Vec<String>, (PathBuf, io
         said = said.into_iter().map(|it| it.replacen("wrote", "would write", 1)).collect();
     }
     Ok(said)
+}
+
+/// An unpacked archive has the shipped head beside the programs.
+fn with_head(text: &str, programs: &Path) -> String {
+    let beside = programs.join("models");
+    if beside.join(head::NAME).is_dir() {
+        text.replace("/usr/share/crossover/models", &beside.display().to_string())
+    } else {
+        text.to_owned()
+    }
 }
 
 /// Whole or not at all, as a unit may be read at any time.

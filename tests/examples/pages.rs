@@ -1,6 +1,6 @@
 //! Man pages and shell completions of the three programs, from their own descriptions.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -9,15 +9,20 @@ use clap_complete::{Shell, generate_to};
 
 fn main() -> io::Result<()> {
     let dir = std::env::args_os().nth(1).ok_or_else(|| io::Error::other("name a directory"))?;
+    write_all(Path::new(&dir))
+}
+
+/// `man/NAME.1`, one for each subcommand too, and `completions/` in the names that the shells look
+/// for.
+pub(crate) fn write_all(dir: &Path) -> io::Result<()> {
     let commands = [
         deploy::config::flags::Line::command(),
         engine::config::raw::Line::command(),
         router::config::raw::Args::command(),
     ];
-    commands.into_iter().try_for_each(|it| write(it, Path::new(&dir)))
+    commands.into_iter().try_for_each(|it| write(it, dir))
 }
 
-/// `man/NAME.1` and `completions/` in the names that the shells look for.
 fn write(mut command: Command, dir: &Path) -> io::Result<()> {
     let name = command.get_name().to_owned();
     let (man, completions) = (dir.join("man"), dir.join("completions"));
@@ -26,5 +31,5 @@ fn write(mut command: Command, dir: &Path) -> io::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         generate_to(shell, &mut command, &name, &completions)?;
     }
-    clap_mangen::Man::new(command).render(&mut File::create(man.join(format!("{name}.1")))?)
+    clap_mangen::generate_to(command, man)
 }

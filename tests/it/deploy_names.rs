@@ -11,13 +11,13 @@ fn deploy(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("deploy").join(path)
 }
 
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     let path = deploy(path);
     fs::read_to_string(&path).unwrap_or_else(|it| panic!("{}: {it}", path.display()))
 }
 
 /// All files below a directory of `deploy/` whose names end in `ending`, with their texts.
-fn texts(dir: &str, ending: &str) -> Vec<(String, String)> {
+pub(crate) fn texts(dir: &str, ending: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(deploy(dir)).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -142,4 +142,25 @@ fn units_leave_time_for_what_the_files_allow() {
     let engine = read("config/engine-throughput.toml");
     let drain = default(&engine, "drain-seconds");
     assert!(drain < seconds("units/crossover-engine@.service", "TimeoutStopSec"));
+}
+
+/// The bridge is the router once more: it differs in its name, its admin port and its socket.
+#[test]
+fn the_bridge_is_the_router_in_all_but_four_lines() {
+    let lines = |path: &str| -> BTreeSet<String> {
+        let text = read(path);
+        let said = text.lines().filter(|it| !it.starts_with('#') && !it.is_empty());
+        said.map(str::to_owned).collect()
+    };
+    let router = lines("units/crossover-router.service");
+    let bridge = lines("units/crossover-router-bridge.service");
+    let only_bridge: Vec<_> = bridge.difference(&router).map(String::as_str).collect();
+    let expected = [
+        "Description=Crossover router: takes who comes while the router restarts",
+        "ExecStart=/usr/bin/crossover-router --config /etc/crossover/router.toml --admin \
+         127.0.0.1:8002",
+        "Sockets=crossover-router.socket",
+    ];
+    assert_eq!(only_bridge, expected);
+    assert_eq!(router.difference(&bridge).count(), 4, "{router:?}");
 }

@@ -10,20 +10,20 @@ use tokio::task::JoinSet;
 
 use super::router_rig::{CHAT, Raw, Rig, eventually, pair, post};
 
-fn browser() -> Option<&'static str> {
+pub(crate) fn browser() -> Option<&'static str> {
     let runs = |name: &&str| Command::new(name).arg("--version").output().is_ok();
     ["chromium", "chromium-browser", "google-chrome"].into_iter().find(runs)
 }
 
 /// The page as the browser has built it after a few seconds of its own time.
-async fn built(address: std::net::SocketAddr, browser: &'static str) -> String {
+pub(crate) async fn built(url: String, browser: &'static str) -> String {
     let run = move || {
         let folder = tempfile::tempdir().unwrap();
         let output = Command::new(browser)
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
             .arg(format!("--user-data-dir={}", folder.path().display()))
             .args(["--virtual-time-budget=4000", "--dump-dom"])
-            .arg(format!("http://{address}/"))
+            .arg(url)
             .output()
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
@@ -51,7 +51,7 @@ async fn the_page_shows_what_is_going_on() {
         clients.push(client);
     }
     eventually("all are in flight", || rig.fleet.total() == 5).await;
-    let page = built(address, browser).await;
+    let page = built(format!("http://{address}/"), browser).await;
     for part in [
         "<title>5 in flight, throughput</title>",
         "class=\"pill throughput\"",

@@ -3,6 +3,7 @@ use std::path::Path;
 
 use super::{FILES, install};
 use crate::config::flags::Install;
+use crate::head::NAME;
 
 #[test]
 fn units_name_the_programs_that_are_there_and_keep_what_was_changed() {
@@ -19,6 +20,18 @@ fn units_name_the_programs_that_are_there_and_keep_what_was_changed() {
     assert!(unit.contains("ExecStart=/opt/crossover/bin/crossover-router --config"), "{unit}");
     assert!(!unit.contains("/usr/bin/"), "{unit}");
     assert!(root.path().join("etc/crossover/engine-throughput.toml").is_file());
+}
+
+#[test]
+fn an_archive_has_its_head_beside_the_programs() {
+    let (root, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir_all(archive.path().join("models").join(NAME)).unwrap();
+    let flags = Install { root: root.path().to_owned(), programs: None, dry_run: false };
+    install(&flags, archive.path()).unwrap();
+    let text = fs::read_to_string(root.path().join("etc/crossover/engine-speculative.toml"));
+    let text = text.unwrap();
+    let head = archive.path().join("models").join(NAME);
+    assert!(text.contains(&format!("draft = \"{}\"", head.display())), "{text}");
 }
 
 #[test]

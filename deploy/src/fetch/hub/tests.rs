@@ -128,6 +128,13 @@ fn several_packed_files_have_to_be_named() {
 }
 
 #[test]
+fn a_listing_names_no_file_outside_the_cache() {
+    let rig = FakeHub::new(&["../../m.gguf", "/tmp/m.gguf", ".hidden.gguf", "a/m.gguf"], "00", 1);
+    let error = rig.fetch("o/n").unwrap_err();
+    assert!(matches!(error, FetchError::NotFound { .. }), "{error}");
+}
+
+#[test]
 fn a_repository_that_is_not_there_is_named() {
     let rig = FakeHub::new(&[], "00", 1);
     let error = rig.fetch("missing/n").unwrap_err();
