@@ -41,8 +41,9 @@ impl AccessLog {
         let output = open(path)?;
         let (sender, receiver) = sync_channel(LINES_MAX);
         let (path, again) = (path.to_owned(), Arc::clone(&reopen));
+        let counts = Arc::clone(&metrics);
         let thread = thread::Builder::new().name("access-log".to_owned());
-        let writer = thread.spawn(move || write(&receiver, output, &path, &again))?;
+        let writer = thread.spawn(move || write(&receiver, output, &path, &again, &counts))?;
         let (sender, writer) = (Some(sender), Some(writer));
         Ok(Arc::new(Self { sender, spans, writer, reopen, metrics }))
     }
@@ -87,23 +88,40 @@ fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     Ok(Box::new(OpenOptions::new().create(true).append(true).open(path)?))
 }
 
-fn write(lines: &Receiver<String>, output: Box<dyn Write + Send>, path: &Path, again: &AtomicBool) {
+fn write(
+    lines: &Receiver<String>,
+    output: Box<dyn Write + Send>,
+    path: &Path,
+    again: &AtomicBool,
+    metrics: &Metrics,
+) {
     let mut output = BufWriter::new(output);
     loop {
         if again.swap(false, Ordering::Relaxed)
             && let Ok(reopened) = open(path)
         {
+            finish(&mut output, metrics);
             output = BufWriter::new(reopened);
         }
         match lines.recv_timeout(Duration::from_millis(200)) {
             // A line that cannot be written is lost; requests go on.
-            Ok(line) => drop(output.write_all(line.as_bytes())),
-            Err(RecvTimeoutError::Timeout) => drop(output.flush()),
-            Err(RecvTimeoutError::Disconnected) => {
-                drop(output.flush());
-                return;
+            Ok(line) => {
+                if output.write_all(line.as_bytes()).is_err() {
+                    metrics.access_log_dropped.inc();
+                }
             }
+            // What a full disk does not take now stays for the next time.
+            Err(RecvTimeoutError::Timeout) => drop(output.flush()),
+            Err(RecvTimeoutError::Disconnected) => return finish(&mut output, metrics),
         }
+    }
+}
+
+/// Writes what is left to write; what cannot be written is counted.
+fn finish(output: &mut BufWriter<Box<dyn Write + Send>>, metrics: &Metrics) {
+    if output.flush().is_err() {
+        let lines = output.buffer().iter().filter(|it| **it == b'\n').count();
+        metrics.access_log_dropped.inc_by(u64::try_from(lines).unwrap_or(u64::MAX));
     }
 }
 
@@ -202,3 +220,6 @@ impl Drop for Line {
         self.log.send(text);
     }
 }
+
+#[cfg(test)]
+mod tests;
