@@ -38,8 +38,8 @@ pub struct Entry {
     /// host has not read yet: it is not in [`StepPlan::rows`], and its position follows from how
     /// many drafts that entry kept.
     pub chained: bool,
-    /// Drafts that stand in [`StepPlan::rows`] after the own tokens. There are drafts of either kind
-    /// only where the one own token was chosen by this lane's last entry.
+    /// Drafts that stand in [`StepPlan::rows`] after the own tokens. There are drafts of either
+    /// kind only where the one own token was chosen by this lane's last entry.
     pub given: u32,
     /// Drafts that the backend makes itself, at most; none if the entry is masked.
     pub held: u32,
@@ -50,8 +50,8 @@ pub struct Entry {
     /// Position of the first token that is not prompt: penalties and least lengths count from here.
     pub outputs_start: u32,
     pub sampling: Arc<Sampling>,
-    /// This entry's part of [`StepPlan::pages`]; enough for the longest outcome. A page that an entry
-    /// writes stands in no other entry of the plan.
+    /// This entry's part of [`StepPlan::pages`]; enough for the longest outcome. A page that an
+    /// entry writes stands in no other entry of the plan.
     pub pages: Range<usize>,
 }
 
