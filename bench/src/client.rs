@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
+use crate::events::Events;
 use crate::sample::{Outcome, Sample};
 pub use crate::target::Target;
 
@@ -38,9 +39,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// For questions that are answered at once.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-
-/// An event longer than this is not one of ours.
-const EVENT_BYTES_MAX: usize = 1 << 20;
 
 impl Client {
     pub fn new(clock: Clock) -> Self {
@@ -185,28 +183,3 @@ fn take_usage(usage: &Value, sample: &mut Sample) {
         sample.accepted = count(&usage["completion_tokens_details"]["accepted_prediction_tokens"]);
     }
 }
-
-/// Cuts a byte stream into the data of server-sent events.
-#[derive(Debug, Default)]
-struct Events {
-    rest: Vec<u8>,
-}
-
-impl Events {
-    /// The events that `chunk` completes; `None` when the stream is not one of events.
-    fn push(&mut self, chunk: &[u8]) -> Option<Vec<String>> {
-        self.rest.extend_from_slice(chunk);
-        let mut found = Vec::new();
-        while let Some(end) = self.rest.iter().position(|&it| it == b'\n') {
-            let line: Vec<u8> = self.rest.drain(..=end).collect();
-            let line = String::from_utf8(line).ok()?;
-            if let Some(data) = line.trim_end().strip_prefix("data:") {
-                found.push(data.trim_start().to_owned());
-            }
-        }
-        (self.rest.len() <= EVENT_BYTES_MAX).then_some(found)
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -9,6 +9,7 @@ pub mod cell;
 pub mod client;
 pub mod clock;
 pub mod compare;
+mod events;
 pub mod hop;
 pub mod lengths;
 pub mod load;
