@@ -10,4 +10,5 @@ mod running;
 pub mod sampling;
 pub mod sequence;
 pub mod step;
+mod ticket;
 mod waiting;

@@ -44,6 +44,8 @@ pub struct Round {
     pub tokens: Vec<TokenId>,
     /// One for each token if they were asked for, else none.
     pub logprobs: Vec<TokenLogprobs>,
+    /// In the first round one for each of the prompt's tokens but the first, if asked for.
+    pub prompt: Vec<TokenLogprobs>,
     /// Guesses that were made for this step, and how many of them stand among the tokens.
     pub guessed: u32,
     pub kept: u32,
@@ -302,17 +304,17 @@ fn deliver(outbox: &mpsc::Sender<Round>, round: Round) {
 impl Round {
     /// A round without tokens that only ends a text.
     pub fn ending(reason: EndReason, cached: u32, (started, at): (Instant, Instant)) -> Self {
-        let (tokens, logprobs) = (Vec::new(), Vec::new());
+        let (tokens, logprobs, prompt) = (Vec::new(), Vec::new(), Vec::new());
         let end = Some(End { reason, cached });
-        Self { tokens, logprobs, guessed: 0, kept: 0, end, started, at }
+        Self { tokens, logprobs, prompt, guessed: 0, kept: 0, end, started, at }
     }
 
     fn new(event: Event, done: Option<Event>, times: (Instant, Instant)) -> Self {
         let (started, at) = times;
         match event {
-            Event::Tokens { tokens, logprobs, drafted, kept, .. } => {
+            Event::Tokens { tokens, logprobs, prompt, drafted, kept, .. } => {
                 let end = done.and_then(|it| Self::new(it, None, times).end);
-                Self { tokens, logprobs, guessed: drafted, kept, end, started, at }
+                Self { tokens, logprobs, prompt, guessed: drafted, kept, end, started, at }
             }
             Event::Done { reason, cached, .. } => {
                 Self::ending(EndReason::Loop(reason), cached, times)

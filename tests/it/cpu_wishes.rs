@@ -2,6 +2,7 @@
 //! penalties, filters, bias, grammars, stops, least lengths, log-probabilities, priorities.
 
 use engine::backend::cpu::{CpuBackend, CpuOptions};
+use engine::batch::plan::TokenLogprobs;
 use engine::batch::sampling::Sampling;
 use engine::draft::held::Held;
 use engine::draft::ngram::Ngram;
@@ -163,8 +164,53 @@ fn drafts_are_as_good_at_once_after_a_time_without() {
     assert!(expected.len() < 90, "some drafts are kept");
 }
 
-/// The rotary base of the head is the head's own: it turns the draft layer's keys and queries, so it
-/// changes drafts, and nothing else.
+/// How likely a prompt's tokens are is what the model says of each after those before it,
+/// however the prompt is cut, whoever drafts, and whoever gave its pages up meanwhile. The text is
+/// the same.
+#[test]
+fn prompts_are_scored_as_if_written() {
+    let kind = Kind::default();
+    let backend = backend(36, kind, Activations::Int8, true);
+    let vocab = u32::try_from(tiny::VOCAB).unwrap();
+    let mut rng = Rng::new(36);
+    let prompts: Vec<Vec<u32>> = [1, 2, 16, 17, 40, 70].map(|len| tokens(&mut rng, len)).into();
+    let order = |prompt: &Vec<u32>, prompt_logprobs| {
+        let logprobs = Some(2);
+        let sampling = Sampling { logprobs, prompt_logprobs, ..Sampling::greedy() };
+        let sampling = Sampling { temperature: 0.8, frequency_penalty: 0.3, ..sampling };
+        Order { sampling, ..Order::new(prompt.clone(), 40) }
+    };
+    let plain: Vec<Order> = prompts.iter().map(|it| order(it, None)).collect();
+    let texts = alone(&backend, &plain);
+    let said = |prompt: &[u32], at: usize| {
+        let sampling = Sampling { logprobs: Some(vocab), ..Sampling::greedy() };
+        let order = Order { sampling, ..Order::new(prompt[..at].to_vec(), 1) };
+        let found = alone(&backend, &[order]).remove(0).logprobs.remove(0).top;
+        let chosen = found.iter().find(|it| it.0.0 == prompt[at]).unwrap().1;
+        TokenLogprobs { chosen, top: found[..2].to_vec() }
+    };
+    let expected: Vec<Vec<TokenLogprobs>> = prompts
+        .iter()
+        .map(|prompt| (1..prompt.len()).map(|at| said(prompt, at)).collect())
+        .collect();
+    // Every prompt comes twice: pages that the first one filled are there and must not be taken.
+    let orders: Vec<Order> = prompts.iter().map(|it| order(it, Some(2))).collect();
+    let orders = [orders.clone(), orders].concat();
+    let mut preempted = 0;
+    for setting in settings() {
+        let (found, load) = desk::write_counted(&backend, &setting, Box::new(Held), &orders);
+        for (at, found) in found.iter().enumerate() {
+            let (expected, text) = (&expected[at % prompts.len()], &texts[at % prompts.len()]);
+            assert_eq!(&found.prompt, expected, "prompt {at}, {setting:?}");
+            assert_eq!((&found.tokens, &found.logprobs), (&text.tokens, &text.logprobs));
+        }
+        preempted += load.counts.preemptions;
+    }
+    assert!(0 < preempted, "none was read twice");
+}
+
+/// The rotary base of the head is the head's own: it turns the draft layer's keys and queries, so
+/// it changes drafts, and nothing else.
 #[test]
 fn the_heads_rotary_base_changes_drafts_only() {
     let model = tiny::model(34, Kind::default());

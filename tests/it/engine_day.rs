@@ -246,7 +246,7 @@ impl Day {
 
     fn check(&self, event: Event, seen: &mut BTreeMap<SeqId, Seen>, drafts: &mut (u64, u64)) {
         match event {
-            Event::Tokens { seq, tokens, logprobs, drafted, kept } => {
+            Event::Tokens { seq, tokens, logprobs, drafted, kept, .. } => {
                 assert!(kept <= drafted && kept as usize <= tokens.len() && !tokens.is_empty());
                 *drafts = (drafts.0 + u64::from(drafted), drafts.1 + u64::from(kept));
                 let case = &self.cases[usize::try_from(seq.0).unwrap()];

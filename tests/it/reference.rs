@@ -57,6 +57,7 @@ fn choice(backend: &mut CpuBackend, ids: &[u32], start: usize) -> (u32, Vec<f32>
         held: 0,
         chooses: true,
         masked: false,
+        scored: 0,
         outputs_start: at(ids.len()),
         sampling: Arc::new(sampling),
         pages: 0..PAGES as usize,

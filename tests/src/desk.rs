@@ -49,6 +49,8 @@ pub struct Written {
     pub tokens: Vec<u32>,
     /// One for each token, if asked for.
     pub logprobs: Vec<TokenLogprobs>,
+    /// One for each of the prompt's tokens but the first, if asked for.
+    pub prompt: Vec<TokenLogprobs>,
     /// Drafts kept in each step that had some.
     pub kept: Vec<u32>,
     /// Prompt tokens that were found in pages.
@@ -165,10 +167,11 @@ fn request(index: usize, order: &Order) -> Request {
 fn note(event: Event, written: &mut [Written]) {
     let index = |seq: SeqId| usize::try_from(seq.0).expect("an index");
     match event {
-        Event::Tokens { seq, tokens, logprobs, drafted, kept } => {
+        Event::Tokens { seq, tokens, logprobs, prompt, drafted, kept } => {
             let it = &mut written[index(seq)];
             it.tokens.extend(tokens.iter().map(|it| it.0));
             it.logprobs.extend(logprobs);
+            it.prompt.extend(prompt);
             it.kept.extend((0 < drafted).then_some(kept));
         }
         Event::Done { seq, reason, cached } => {

@@ -61,6 +61,7 @@ impl Line {
             held: if fed == behind { share.held } else { 0 },
             chooses: fed == behind,
             masked: false,
+            scored: 0,
             outputs_start: self.prompt_len,
             sampling: Arc::clone(&self.sampling),
             pages: pages_start..plan.pages.len(),

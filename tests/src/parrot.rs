@@ -73,6 +73,11 @@ impl Parrot {
     }
 }
 
+/// So likely is the token, and those after it are as well.
+fn report(token: &TokenId, chosen: f32, top: u32) -> TokenLogprobs {
+    TokenLogprobs { chosen, top: (0..top).map(|it| (TokenId(token.0 + it), chosen)).collect() }
+}
+
 /// The wish if the mask allows it, else what ends a text soonest.
 fn allowed(mask: &[u32], wish: TokenId) -> TokenId {
     let allows = |it: &TokenId| mask[(it.0 / 32) as usize] & (1 << (it.0 % 32)) != 0;
@@ -100,6 +105,7 @@ impl Backend for Parrot {
             *steps = left;
         }
         let mut rows = plan.rows.iter();
+        let mut scored = plan.scored.as_slice();
         let mut masks = plan.masks.chunks_exact(self.shape.vocab.div_ceil(32) as usize);
         for entry in &plan.entries {
             assert!(!entry.chained, "this backend takes one plan at a time");
@@ -124,14 +130,13 @@ impl Backend for Parrot {
                 chosen.push(mask.map_or(wish, |it| allowed(it, wish)));
             }
             let kept = accept(&tokens[entry.fed as usize..], &chosen);
+            let top = entry.sampling.prompt_logprobs.unwrap_or(0);
+            let scored = scored.split_off(..entry.scored as usize).expect("a token a row");
+            self.choices.scored.extend(scored.iter().map(|it| report(it, -0.5, top)));
             self.choices.tokens.extend_from_slice(kept);
             self.choices.counts.push(u32::try_from(kept.len()).expect("small"));
             if let Some(top) = entry.sampling.logprobs {
-                let report = |token: &TokenId| TokenLogprobs {
-                    chosen: -0.25,
-                    top: (0..top).map(|it| (TokenId(token.0 + it), -0.25)).collect(),
-                };
-                self.choices.logprobs.extend(kept.iter().map(report));
+                self.choices.logprobs.extend(kept.iter().map(|it| report(it, -0.25, top)));
             }
         }
         Ok(())

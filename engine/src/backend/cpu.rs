@@ -14,6 +14,7 @@ use self::target::{Stream, Target};
 use crate::backend::{Backend, BackendError, Shape};
 use crate::batch::ids::PageId;
 use crate::batch::plan::{StepChoices, StepPlan};
+use crate::batch::sampling::score;
 use crate::model::{self, HeadConfig, Model, ModelConfig};
 
 mod choose;
@@ -185,6 +186,7 @@ impl CpuBackend {
         self.read(&laid);
         let drafts = parts.iter().map(drafts).collect();
         let mut choices = StepChoices { drafts, ..StepChoices::default() };
+        self.score(plan, &parts, &mut choices);
         self.choose(plan, &mut parts, &mut choices);
         if let Some(head) = &mut self.head {
             let room = (&self.team, &mut self.scratch);
@@ -202,6 +204,24 @@ impl CpuBackend {
         let captured = self.head.as_ref().map_or(&[][..], |it| &it.captured);
         let room = (&self.team, &mut self.scratch);
         self.target.read(room, &mut self.pages, laid, captured, &mut self.stream);
+    }
+
+    /// How likely the model finds the prompts' tokens, where they are asked for.
+    fn score(&mut self, plan: &StepPlan, parts: &[Part<'_>], choices: &mut StepChoices) {
+        let mut tokens = plan.scored.as_slice();
+        for part in parts {
+            let count = part.entry.scored as usize;
+            let own = tokens.split_off(..count).expect("the plan has a token a row");
+            let top = part.entry.sampling.prompt_logprobs.unwrap_or(0);
+            for (at, some) in own.chunks(CHOSEN_ROWS_MAX).enumerate() {
+                let start = part.rows.start + at * CHOSEN_ROWS_MAX;
+                let room = (&self.team, &mut self.scratch);
+                self.target.choose_from(room, start..start + some.len(), &mut self.stream);
+                let rows = self.stream.logits.chunks_exact_mut(self.shape.vocab as usize);
+                let scores = rows.zip(some).map(|(logits, token)| score(logits, *token, top));
+                choices.scored.extend(scores);
+            }
+        }
     }
 
     /// Chooses for the parts in turn, a few at a time so that their logits take little room.

@@ -16,6 +16,9 @@ pub struct StepPlan {
     /// Which tokens may be chosen: for each row that a masked entry chooses from, one bit a
     /// token, `vocab.div_ceil(32)` words, entry after entry.
     pub masks: Vec<u32>,
+    /// For each row that an entry scores, the token of the prompt that follows it, entry after
+    /// entry.
+    pub scored: Vec<TokenId>,
     pub entries: Vec<Entry>,
 }
 
@@ -47,6 +50,9 @@ pub struct Entry {
     pub chooses: bool,
     /// Whether [`StepPlan::masks`] has a mask for each row this entry chooses from.
     pub masked: bool,
+    /// Rows, from the first, whose successor stands in [`StepPlan::scored`]: the backend reports
+    /// how likely the model finds it, with as many of the likeliest as `sampling` says.
+    pub scored: u32,
     /// Position of the first token that is not prompt: penalties and least lengths count from here.
     pub outputs_start: u32,
     pub sampling: Arc<Sampling>,
@@ -60,6 +66,7 @@ impl StepPlan {
         self.rows.clear();
         self.pages.clear();
         self.masks.clear();
+        self.scored.clear();
         self.entries.clear();
     }
 }
@@ -97,6 +104,8 @@ pub struct StepChoices {
     pub drafts: Vec<u32>,
     /// For entries whose sampling asks for them, one for each of their tokens, in order.
     pub logprobs: Vec<TokenLogprobs>,
+    /// One for each of [`StepPlan::scored`], by the model alone: without penalties and bias.
+    pub scored: Vec<TokenLogprobs>,
 }
 
 impl StepChoices {
@@ -105,6 +114,7 @@ impl StepChoices {
         self.counts.clear();
         self.drafts.clear();
         self.logprobs.clear();
+        self.scored.clear();
     }
 }
 

@@ -234,6 +234,9 @@ impl Planner<'_> {
             plan.rows.extend_from_slice(&sequence.tokens()[start as usize..][..fed as usize]);
         }
         plan.rows.extend_from_slice(&drafts.given);
+        let scored = sequence.scored(start, fed);
+        plan.scored.extend_from_slice(scored);
+        let scored = u32::try_from(scored.len()).expect("rows of a step are counted in u32");
         let pages_start = plan.pages.len();
         plan.pages.extend_from_slice(sequence.table.pages());
         let entry = Entry {
@@ -246,6 +249,7 @@ impl Planner<'_> {
             held: drafts.held,
             chooses,
             masked: chooses && sequence.guide.is_some(),
+            scored,
             outputs_start: sequence.prompt_len(),
             sampling: Arc::clone(&sequence.sampling),
             pages: pages_start..plan.pages.len(),

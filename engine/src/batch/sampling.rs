@@ -35,6 +35,8 @@ pub struct Sampling {
     pub outputs_min: u32,
     /// How many of the likeliest tokens to report beside the chosen one; `None` reports nothing.
     pub logprobs: Option<u32>,
+    /// The same for the prompt's own tokens, all but the first.
+    pub prompt_logprobs: Option<u32>,
 }
 
 impl Sampling {
@@ -53,6 +55,7 @@ impl Sampling {
             stop_tokens: Vec::new(),
             outputs_min: 0,
             logprobs: None,
+            prompt_logprobs: None,
         }
     }
 }
@@ -110,6 +113,16 @@ pub fn choose<I: Iterator<Item = TokenId>>(
         draw::draw(logits, sampling, position, likeliest)
     };
     (TokenId(token), sampling.logprobs.map(|top| report::report(logits, likeliest, token, top)))
+}
+
+/// How likely the model finds `token`, without any wish, and the `top` likeliest. `logits` has one
+/// entry a token and is scratch afterwards.
+pub fn score(logits: &mut [f32], token: TokenId, top: u32) -> TokenLogprobs {
+    let Some(likeliest) = largest(logits) else {
+        return TokenLogprobs { chosen: 0.0, top: Vec::new() };
+    };
+    tame(logits);
+    report::report(logits, likeliest, token.0, top)
 }
 
 impl Sampling {

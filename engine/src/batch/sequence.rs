@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::batch::guide::{Guide, Stuck};
 use crate::batch::ids::{SeqId, TokenId};
 use crate::batch::pages::{Found, PagePool, PageTable};
+use crate::batch::plan::TokenLogprobs;
 use crate::batch::sampling::Sampling;
 use crate::batch::step::{Finish, Request};
 
@@ -21,6 +22,9 @@ pub struct Sequence {
     pub(super) table: PageTable,
     /// Prompt tokens that were found in pages when it first ran.
     pub(super) cached: Option<u32>,
+    /// How likely the prompt's tokens after the first are, as far as they were read; until they are
+    /// told.
+    scores: Vec<TokenLogprobs>,
     tokens: Vec<TokenId>,
     prompt_len: u32,
     len_max: u32,
@@ -47,6 +51,7 @@ impl Sequence {
             guide,
             table: PageTable::new(salt),
             cached: None,
+            scores: Vec::new(),
             tokens: prompt,
             prompt_len,
             len_max: prompt_len + new_max,
@@ -92,8 +97,35 @@ impl Sequence {
         (&mut self.table, &self.tokens)
     }
 
+    /// Whether its prompt's tokens are still to be told: each of its rows must be read for that.
+    fn is_scoring(&self) -> bool {
+        self.sampling.prompt_logprobs.is_some() && self.len() == self.prompt_len
+    }
+
+    /// The prompt's tokens that follow `fed` rows from `start` and are to be scored.
+    pub(super) fn scored(&self, start: u32, fed: u32) -> &[TokenId] {
+        let end = (start + fed).min(self.prompt_len - 1);
+        if end <= start || !self.is_scoring() {
+            return &[];
+        }
+        &self.tokens[start as usize + 1..=end as usize]
+    }
+
+    /// Keeps the scores of the rows after `computed`. After a rewind some come again.
+    pub(super) fn keep_scores(&mut self, scores: &[TokenLogprobs]) {
+        let known = self.scores.len().saturating_sub(self.computed as usize);
+        self.scores.extend_from_slice(scores.get(known..).unwrap_or_default());
+    }
+
+    pub(super) fn take_scores(&mut self) -> Vec<TokenLogprobs> {
+        std::mem::take(&mut self.scores)
+    }
+
     /// Takes the pages that already hold its start; before it has read anything itself.
     pub(super) fn find_pages(&mut self, pool: &mut PagePool, step: u64) -> Found {
+        if self.is_scoring() {
+            return Found::Not;
+        }
         loop {
             match pool.find(&mut self.table, &self.tokens, step) {
                 Found::Now => self.computed += pool.page_tokens(),

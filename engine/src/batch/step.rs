@@ -13,6 +13,7 @@ use crate::batch::planner::{Outcome, Planner};
 use crate::batch::running::{Running, Sent};
 use crate::batch::sampling::Sampling;
 use crate::batch::sequence::{Place, Sequence};
+use crate::batch::ticket::{Ticket, Yield};
 use crate::batch::waiting::Waiting;
 use crate::draft::{Drafter, depth::Depth, proposer::Proposer};
 
@@ -86,6 +87,8 @@ pub enum Event {
         tokens: Vec<TokenId>,
         /// One for each token if they were asked for, else none.
         logprobs: Vec<TokenLogprobs>,
+        /// With the first tokens, one for each of the prompt's but the first, if asked for.
+        prompt: Vec<TokenLogprobs>,
         /// Drafts that were made for this step.
         drafted: u32,
         /// How many of `tokens` are drafts that were accepted.
@@ -111,18 +114,6 @@ pub enum Finish {
     Length,
     /// The guide could not go on.
     Stuck(Stuck),
-}
-
-/// What was submitted for one entry, to make sense of what comes back.
-#[derive(Clone, Copy, Debug)]
-struct Ticket {
-    lane: u32,
-    /// The tenure it belongs to: if another has the lane now, nobody waits for the result.
-    tenure: u64,
-    fed: u32,
-    drafts: u32,
-    choices_max: u32,
-    logprobs: bool,
 }
 
 impl Engine {
@@ -284,15 +275,8 @@ impl Engine {
     }
 
     fn tickets(&self) -> Vec<Ticket> {
-        let ticket = |entry: &Entry| Ticket {
-            lane: entry.lane,
-            tenure: self.running.get(entry.lane).expect("a plan names running ones").number,
-            fed: entry.fed,
-            drafts: entry.drafts(),
-            choices_max: entry.choices_max(),
-            logprobs: entry.sampling.logprobs.is_some(),
-        };
-        self.plan.entries.iter().map(ticket).collect()
+        let tenure = |lane| self.running.get(lane).expect("a plan names running ones").number;
+        self.plan.entries.iter().map(|it| Ticket::new(it, tenure(it.lane))).collect()
     }
 
     /// By lane, the rows of running sequences whose results were not read.
@@ -315,26 +299,21 @@ impl Engine {
             assert!(drafts <= ticket.drafts, "the backend made more drafts than planned");
             ticket.drafts = drafts;
         }
-        let mut tokens = choices.tokens.as_slice();
-        let mut logprobs = choices.logprobs.as_slice();
+        let mut left = Yield::whole(&choices);
         for (ticket, &count) in tickets.iter().zip(&choices.counts) {
-            assert!(count <= ticket.choices_max && (0 < count) == (0 < ticket.choices_max));
-            let chosen = tokens.split_off(..count as usize).expect("as many as counted");
-            let reported = if ticket.logprobs { count as usize } else { 0 };
-            let reported = logprobs.split_off(..reported).expect("one for each token");
+            let own = left.split_off(ticket, count);
             if self.running.get(ticket.lane).is_some_and(|it| it.number == ticket.tenure) {
-                self.commit_entry(ticket, chosen, reported, events);
+                self.commit_entry(ticket, own, events);
             }
         }
-        assert!(tokens.is_empty() && logprobs.is_empty(), "the backend answered another plan");
+        assert!(left.is_empty(), "the backend answered another plan");
         self.choices = choices;
     }
 
     fn commit_entry(
         &mut self,
         ticket: &Ticket,
-        chosen: &[TokenId],
-        logprobs: &[TokenLogprobs],
+        Yield { chosen, logprobs, scored }: Yield<'_>,
         events: &mut Vec<Event>,
     ) {
         let tenure = self.running.get_mut(ticket.lane).expect("the caller saw it");
@@ -342,7 +321,9 @@ impl Engine {
         let (len, finish) = sequence.end(chosen);
         let accepted = chosen.len().saturating_sub(1);
         let chosen = &chosen[..len];
+        sequence.keep_scores(scored);
         sequence.commit(ticket.fed, chosen);
+        let prompt = if chosen.is_empty() { Vec::new() } else { sequence.take_scores() };
         let read = sequence.computed() as usize;
         let (table, tokens) = sequence.table_and_tokens();
         self.pool.publish(table, &tokens[..read], self.counts.steps);
@@ -353,6 +334,7 @@ impl Engine {
                 seq: sequence.id,
                 tokens: chosen.to_vec(),
                 logprobs: logprobs[..len.min(logprobs.len())].to_vec(),
+                prompt,
                 drafted: ticket.drafts,
                 kept,
             });

@@ -66,6 +66,7 @@ pub fn start(config: &Config) -> Result<Started, String> {
         names,
         mode: config.mode.name(),
         context_max,
+        scores_prompts: matches!(config.device, Device::Cpu { .. }),
         created: clock::unix_seconds(),
         quantisation: model.quantisation(),
         device: device(&config.device),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::batch::ids::TokenId;
 use crate::batch::plan::TokenLogprobs;
 use crate::batch::step::Finish;
-use crate::runner::{EndReason, Round};
+use crate::runner::{End, EndReason, Round};
 use crate::serve::speech::{Speech, Speller};
 use crate::serve::wishes::Stops;
 use crate::text::stop::StopStrings;
@@ -16,6 +16,8 @@ use crate::text::stop::StopStrings;
 pub struct Delta {
     pub text: String,
     pub logprobs: Vec<TokenReport>,
+    /// How likely the prompt's tokens after the first were; in the first of a text's.
+    pub prompt: Vec<TokenLogprobs>,
     pub finish: Option<Ending>,
 }
 
@@ -77,6 +79,8 @@ pub struct Choice {
     finder: StopStrings,
     stops: Arc<Stops>,
     reports: bool,
+    /// Whether the prompt is all that was asked for, and the token after it is nobody's.
+    only_prompt: bool,
     /// Characters of the whole text so far, shown or held back.
     len: usize,
 }
@@ -99,15 +103,26 @@ impl Choice {
             finder: StopStrings::new(&stops.strings, stops.include),
             stops: Arc::clone(stops),
             reports,
+            only_prompt: false,
             len,
         }
     }
 
+    /// For a request of no tokens whose prompt must be read all the same.
+    #[must_use]
+    pub fn only_prompt(self) -> Self {
+        Self { only_prompt: true, ..self }
+    }
+
     /// Takes a round. After one with a finish there is no other.
     pub fn take(&mut self, round: Round) -> Delta {
-        let Round { tokens, logprobs, guessed, kept, end, started, at } = round;
+        let Round { mut tokens, logprobs, prompt, guessed, kept, mut end, started, at } = round;
+        if self.only_prompt {
+            tokens.clear();
+            end = end.map(|it| End { reason: EndReason::Loop(Finish::Length), ..it });
+        }
         self.times.get_or_insert(Times { started, first: at, last: at }).last = at;
-        let mut delta = Delta::default();
+        let mut delta = Delta { prompt, ..Delta::default() };
         let mut logprobs = logprobs.into_iter();
         let finish = end.as_ref().map(|it| ending(&it.reason));
         let mut used = 0;

@@ -10,7 +10,7 @@ use crate::serve::choice::Delta;
 use crate::serve::fields::{self, Fields};
 use crate::serve::generate::Order;
 use crate::serve::grammar;
-use crate::serve::logprobs;
+use crate::serve::logprobs::{self, Prompt};
 use crate::serve::ready::Ready;
 use crate::serve::wishes::{self, CHOICES_MAX, TOP_LOGPROBS_MAX, Wishes};
 use crate::serve::writer::Shape;
@@ -21,14 +21,23 @@ const NEW_MAX: u32 = 16;
 /// How answers are written.
 #[derive(Debug)]
 pub struct Completions {
-    /// For each choice the text that is put before it.
-    before: Vec<String>,
+    /// For each choice what is put before it.
+    before: Vec<Before>,
     has_logprobs: bool,
+}
+
+/// A prompt that is put before its answers.
+#[derive(Clone, Debug)]
+struct Before {
+    text: String,
+    /// Where their log-probabilities are asked for.
+    tokens: Vec<TokenId>,
+    skips_special: bool,
 }
 
 /// One prompt as it was sent.
 #[derive(Debug)]
-enum Prompt {
+enum Sent {
     Text(String),
     Tokens(Vec<TokenId>),
 }
@@ -50,27 +59,33 @@ pub async fn read(
         let message = format!("{count} prompts times n = {} is more than {CHOICES_MAX}", wishes.n);
         return Err(Refusal::field("prompt", "invalid_value", message));
     }
-    if wishes.echo && top.is_some() {
-        let message = "echo with logprobs is not supported: prompts have no logprobs here";
+    if wishes.echo && top.is_some() && !ready.about.scores_prompts {
+        let message =
+            "echo with logprobs is not supported on a GPU: prompts have no logprobs there";
         return Err(Refusal::field("echo", "unsupported_value", message));
     }
+    wishes.sampling.prompt_logprobs = top.filter(|_| wishes.echo);
+    let is_scored = wishes.sampling.prompt_logprobs.is_some();
     let mut order = Vec::with_capacity(prompts.len());
     let mut before = Vec::new();
     for prompt in prompts {
         let echo = match &prompt {
             _ if !wishes.echo => String::new(),
-            Prompt::Text(text) => text.clone(),
-            Prompt::Tokens(tokens) => ready.speech.decode(tokens, wishes.skip_special_tokens),
+            Sent::Text(text) => text.clone(),
+            Sent::Tokens(tokens) => ready.speech.decode(tokens, wishes.skip_special_tokens),
         };
         let tokens = match prompt {
-            Prompt::Text(text) => ready.encode(text, adds_special).await?,
-            Prompt::Tokens(tokens) => tokens,
+            Sent::Text(text) => ready.encode(text, adds_special).await?,
+            Sent::Tokens(tokens) => tokens,
         };
         if tokens.is_empty() {
             return Err(Refusal::field("prompt", "invalid_value", "prompt is empty"));
         }
-        order.push((tokens, echo.chars().count()));
-        before.extend((0..wishes.n).map(|_| echo.clone()));
+        let skips_special = wishes.skip_special_tokens;
+        let scored = if is_scored { tokens.clone() } else { Vec::new() };
+        let one = Before { text: echo, tokens: scored, skips_special };
+        order.push((tokens, one.text.chars().count()));
+        before.extend((0..wishes.n).map(|_| one.clone()));
     }
     let order = Order {
         prompts: order,
@@ -83,10 +98,10 @@ pub async fn read(
 }
 
 /// A string, a list of strings, a list of token ids, or a list of such lists.
-fn prompts(fields: &mut Fields, vocab: u32) -> Result<Vec<Prompt>, Refusal> {
+fn prompts(fields: &mut Fields, vocab: u32) -> Result<Vec<Sent>, Refusal> {
     let value = fields.value("prompt").ok_or_else(|| fields::missing("prompt"))?;
     let items = match value {
-        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
+        Value::String(text) => return Ok(vec![Sent::Text(text)]),
         Value::Array(items) if !items.is_empty() => items,
         Value::Array(_) => {
             return Err(Refusal::field("prompt", "invalid_value", "prompt is an empty list"));
@@ -94,11 +109,11 @@ fn prompts(fields: &mut Fields, vocab: u32) -> Result<Vec<Prompt>, Refusal> {
         other => return Err(fields::wrong_type("prompt", "a string or a list", &other)),
     };
     if items[0].is_number() {
-        return Ok(vec![Prompt::Tokens(tokens(&items, "prompt", vocab)?)]);
+        return Ok(vec![Sent::Tokens(tokens(&items, "prompt", vocab)?)]);
     }
     let read = |(at, item): (usize, Value)| match item {
-        Value::String(text) => Ok(Prompt::Text(text)),
-        Value::Array(ids) => tokens(&ids, &format!("prompt[{at}]"), vocab).map(Prompt::Tokens),
+        Value::String(text) => Ok(Sent::Text(text)),
+        Value::Array(ids) => tokens(&ids, &format!("prompt[{at}]"), vocab).map(Sent::Tokens),
         other => {
             let path = format!("prompt[{at}]");
             Err(fields::wrong_type(path, "a string or a list of token ids", &other))
@@ -113,10 +128,14 @@ pub fn tokens(items: &[Value], path: &str, vocab: u32) -> Result<Vec<TokenId>, R
 }
 
 impl Completions {
-    fn entry(&self, ready: &Ready, text: &str, delta: &Delta) -> Map<String, Value> {
+    fn entry(&self, ready: &Ready, index: usize, text: &str, delta: &Delta) -> Map<String, Value> {
         let mut entry = Map::new();
         entry.insert("text".to_owned(), json!(text));
-        let logprobs = self.has_logprobs.then(|| logprobs::for_completions(ready, &delta.logprobs));
+        let logprobs = self.has_logprobs.then(|| {
+            let Before { tokens, skips_special, .. } = &self.before[index];
+            let prompt = Prompt { tokens, skips_special: *skips_special, scores: &delta.prompt };
+            logprobs::for_completions(ready, prompt, &delta.logprobs)
+        });
         entry.insert("logprobs".to_owned(), json!(logprobs));
         entry.insert("finish_reason".to_owned(), json!(delta.finish.map(|it| it.name())));
         entry
@@ -129,20 +148,21 @@ impl Shape for Completions {
     }
 
     fn opening(&self, index: usize) -> Option<Value> {
-        let before = &self.before[index];
+        let before = &self.before[index].text;
         let entry = json!({ "text": before, "logprobs": null, "finish_reason": null });
         (!before.is_empty()).then_some(entry)
     }
 
-    fn delta(&mut self, ready: &Ready, _: usize, delta: &Delta) -> Option<Value> {
-        if delta.text.is_empty() && delta.logprobs.is_empty() && delta.finish.is_none() {
+    fn delta(&mut self, ready: &Ready, index: usize, delta: &Delta) -> Option<Value> {
+        let has_logprobs = !delta.logprobs.is_empty() || !delta.prompt.is_empty();
+        if delta.text.is_empty() && !has_logprobs && delta.finish.is_none() {
             return None;
         }
-        Some(self.entry(ready, &delta.text, delta).into())
+        Some(self.entry(ready, index, &delta.text, delta).into())
     }
 
     fn whole(&mut self, ready: &Ready, index: usize, delta: &Delta) -> Value {
-        let text = format!("{}{}", self.before[index], delta.text);
-        self.entry(ready, &text, delta).into()
+        let text = format!("{}{}", self.before[index].text, delta.text);
+        self.entry(ready, index, &text, delta).into()
     }
 }

@@ -80,7 +80,8 @@ async fn start(
     let mut prompt_tokens = 0;
     for (place, (prompt, before)) in (0..).zip(prompts) {
         let len = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-        let wanted = wishes.new_max.filter(|_| !only_echoes);
+        // The loop writes one token at least; of an echo alone nobody sees it.
+        let wanted = if only_echoes { Some(1) } else { wishes.new_max };
         let new_max = room(ready, len, wanted, new_max_default, prompt_param)?;
         prompt_tokens += len;
         ready.metrics.requests.tokens.prompt.observe(len.into());
@@ -91,7 +92,8 @@ async fn start(
             let seed = base.wrapping_add(shift.into());
             let skips = wishes.skip_special_tokens;
             let speech = &*ready.speech;
-            choices.push(Choice::new(speech, &wishes.stops, skips, reports, seed, before));
+            let choice = Choice::new(speech, &wishes.stops, skips, reports, seed, before);
+            choices.push(if only_echoes { choice.only_prompt() } else { choice });
             jobs.push(Job {
                 prompt: prompt.clone(),
                 new_max,
@@ -103,7 +105,7 @@ async fn start(
             });
         }
     }
-    let receivers = if only_echoes {
+    let receivers = if only_echoes && wishes.sampling.prompt_logprobs.is_none() {
         jobs.iter().map(|_| ended_at_once()).collect()
     } else {
         let name = Arc::clone(&record.name);

@@ -33,6 +33,8 @@ pub struct About {
     pub mode: &'static str,
     /// Prompt and answer together.
     pub context_max: u32,
+    /// Whether the backend tells how likely the tokens of a prompt are.
+    pub scores_prompts: bool,
     /// Equal for engines whose texts are equal.
     pub fingerprint: String,
     /// Seconds since 1970.

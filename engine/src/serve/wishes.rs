@@ -224,6 +224,7 @@ fn sampling(
         stop_tokens,
         outputs_min,
         logprobs: None,
+        prompt_logprobs: None,
     })
 }
 

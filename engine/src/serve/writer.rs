@@ -69,6 +69,7 @@ impl Writer {
             let text = &mut texts[index];
             text.text.push_str(&delta.text);
             text.logprobs.extend(delta.logprobs);
+            text.prompt.extend(delta.prompt);
             text.finish = delta.finish;
         }
         let seeds: Vec<u64> = (0..answers.count()).map(|it| answers.seed(it)).collect();

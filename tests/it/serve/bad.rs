@@ -83,13 +83,6 @@ const OTHERS: &[(&str, &str, u16, &str, &str)] = &[
     (COMPLETIONS, r#"{"prompt": [1, 259]}"#, 400, "prompt[1]", "invalid_value"),
     (COMPLETIONS, r#"{"prompt": ["a", 5]}"#, 400, "prompt[1]", "invalid_type"),
     (COMPLETIONS, r#"{"prompt": ["a", "b"], "n": 65}"#, 400, "prompt", "invalid_value"),
-    (
-        COMPLETIONS,
-        r#"{"prompt": "a", "echo": true, "logprobs": 1}"#,
-        400,
-        "echo",
-        "unsupported_value",
-    ),
     (COMPLETIONS, r#"{"prompt": "a", "suffix": "b"}"#, 400, "suffix", "unsupported_parameter"),
     ("/tokenize", "{}", 400, "messages", "missing_required_parameter"),
     ("/detokenize", r#"{"tokens": [999]}"#, 400, "tokens[0]", "invalid_value"),

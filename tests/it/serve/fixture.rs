@@ -210,6 +210,7 @@ fn starter(setup: Setup, paced: mpsc::Receiver<()>) -> Start {
                 names: vec!["parrot".to_owned(), "org/parrot".to_owned()],
                 mode: "eagle3",
                 context_max: setup.context_max,
+                scores_prompts: true,
                 fingerprint: "fp".to_owned(),
                 created: 1,
                 quantisation: "q4_1".to_owned(),

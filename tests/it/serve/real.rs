@@ -75,6 +75,7 @@ fn requests() -> Vec<(&'static str, Value)> {
         ),
         plain(json!({ "top_k": 20, "top_p": 0.9, "min_p": 0.02, "logprobs": 2 })),
         plain(json!({ "n": 3, "temperature": 1.3, "echo": true })),
+        plain(json!({ "n": 2, "temperature": 0.9, "echo": true, "logprobs": 1 })),
         plain(json!({ "ignore_eos": true, "logit_bias": { "28": 3, "30": -100 } })),
         plain(json!({ "speculative": false, "temperature": 0 })),
     ]

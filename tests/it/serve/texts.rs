@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::serve::asking::{CHAT, COMPLETIONS, check, say, whole, with};
+use crate::serve::asking::{CHAT, COMPLETIONS, ask, check, say, whole, with};
 use crate::serve::fixture::{Service, Setup};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,6 +97,41 @@ async fn echoes() {
     let messages = json!([{ "role": "assistant", "content": "so" }]);
     let request = json!({ "messages": messages, "continue_final_message": true });
     check(CHAT, echo(request), &[("soso", "stop")]).await;
+}
+
+/// A prompt that is put before its answer is told as the answer is: token by token, all but the
+/// first with how likely it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn echoes_with_logprobs() {
+    let request = json!({ "prompt": ">ab", "echo": true, "logprobs": 1, "temperature": 0 });
+    ask(COMPLETIONS, request.clone()).await;
+    let service = Service::start(Setup { depth: 4, ..Setup::default() }).await;
+    let prompt = json!([null, -0.5, -0.5, -0.5]);
+    for (more, tokens, logprobs, text) in [
+        (json!({}), 7, json!([-0.25, -0.25, -0.25]), ">abab"),
+        (json!({ "max_tokens": 0 }), 4, json!([]), ">ab"),
+    ] {
+        let answer = service.post(COMPLETIONS, &with(request.clone(), more.clone())).await.json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"], text);
+        let told = &choice["logprobs"];
+        let all = [prompt.as_array().unwrap().clone(), logprobs.as_array().unwrap().clone()];
+        assert_eq!(told["token_logprobs"], json!(all.concat()), "{answer}");
+        let offsets = [0, 0, 1, 2, 3, 4, 5];
+        assert_eq!(told["text_offset"], json!(offsets[..tokens]));
+        assert_eq!(told["tokens"].as_array().unwrap().len(), tokens);
+        assert_eq!(told["top_logprobs"][0], json!(null));
+        assert_eq!(told["top_logprobs"][2], json!({ "a": -0.5 }));
+        assert_eq!(answer["usage"]["completion_tokens"], tokens - 4);
+        // In a stream the parts put together are the same.
+        let streamed = with(with(request.clone(), more), json!({ "stream": true }));
+        let events = service.post(COMPLETIONS, &streamed).await.events();
+        let parts = events.iter().filter_map(|it| serde_json::from_str::<Value>(it).ok());
+        let part = |it: Value| it["choices"][0]["logprobs"]["tokens"].as_array().cloned();
+        let parts: Vec<Value> = parts.filter_map(part).flatten().collect();
+        assert_eq!(json!(parts), told["tokens"]);
+    }
+    service.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

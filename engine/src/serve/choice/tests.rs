@@ -63,6 +63,7 @@ impl Speller for ByteSpeller {
 fn round(text: &[u8], guessed: u32, reason: Option<Finish>) -> Round {
     let end = reason.map(|it| End { reason: EndReason::Loop(it), cached: 5 });
     Round {
+        prompt: Vec::new(),
         tokens: text.iter().map(|it| TokenId((*it).into())).collect(),
         logprobs: text.iter().map(|_| TokenLogprobs { chosen: -1.0, top: vec![] }).collect(),
         guessed,

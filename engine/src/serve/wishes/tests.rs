@@ -50,6 +50,7 @@ fn everything_wished() {
         stop_tokens: vec![TokenId(2), TokenId(5)],
         outputs_min: 4,
         logprobs: None,
+        prompt_logprobs: None,
     };
     assert_eq!(wishes.sampling, sampling);
     let strings = vec!["a".to_owned(), "b".to_owned()];

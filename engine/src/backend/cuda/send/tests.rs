@@ -21,6 +21,7 @@ fn entry(plan: &mut StepPlan, lane: u32, fed: u32, held: u32, pages: &[u32]) {
         held,
         chooses: true,
         masked: false,
+        scored: 0,
         outputs_start: 3,
         sampling: Arc::new(Sampling::greedy()),
         pages: pages_start..plan.pages.len(),
