@@ -10,7 +10,7 @@ struct Matmul {
   bf16* rounded;         // in blocks: GATED (rows, outputs / 2), RESIDUAL (rows, outputs)
   float* stream;         // (rows, outputs), added to; RESIDUAL
   bf16* captured;        // a third place for the sum, in blocks, if not null; RESIDUAL
-  float* sums;           // scratch of matmul_many
+  float* sums;           // scratch of matmul_many and matmul_wide
   u32* arrivals;         // scratch of matmul_many, zero between launches
   const float* scales;   // of each row, for matmul_many with a norm
   int rows;
@@ -21,7 +21,7 @@ struct Matmul {
   int captured_at;       // its first column
   int gated;             // for matmul_wide, which is told apart from what it is given
   float eps;
-  int early;             // matmul_few: whether the next kernel may start before the sums are made
+  int early;             // matmul_few: whether the next kernel may start before this one ends
 };
 
 // PLAIN:    out = sum * scale
@@ -40,6 +40,10 @@ DEV float add_squares(float sum, u32 b0, u32 b1) {
   sum = __fmaf_rn(low_bf16(b1), low_bf16(b1), sum);
   return __fmaf_rn(high_bf16(b1), high_bf16(b1), sum);
 }
+// Squares are summed apart for each step of a unit, so that no sum waits for another.
+DEV float sum_of_steps(float a, float b, float c, float d) {
+  return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d));
+}
 DEV float sum_of_four(float v) {
   v += __shfl_xor_sync(FULL, v, 1);
   return v + __shfl_xor_sync(FULL, v, 2);
@@ -54,14 +58,30 @@ DEV float gated(float gate, float up) {
   return __fmul_rn(__fmul_rn(gate, sigmoid), up);
 }
 
+// A lane's part of a tile: outputs lane / 4 and 8 on, rows (of x) `row` and the next. What it is
+// added to is read apart and ahead, so that no read waits for another.
 template <int EPILOGUE>
-DEV void store_one(const Matmul& p, int output, int row, float sum) {
+DEV float4 read_stream(const Matmul& p, int tile, int row) {
+  float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (EPILOGUE != RESIDUAL) return v;
+  const int output = tile * 16 + threadIdx.x % WARP / 4;
+  const float* at = p.stream + (size_t)row * p.outputs + output;
+  const bool low = output < p.outputs, high = output + 8 < p.outputs;
+  if (row < p.rows && low) v.x = at[0];
+  if (row + 1 < p.rows && low) v.y = at[p.outputs];
+  if (row < p.rows && high) v.z = at[8];
+  if (row + 1 < p.rows && high) v.w = at[p.outputs + 8];
+  return v;
+}
+
+template <int EPILOGUE>
+DEV void store_one(const Matmul& p, int output, int row, float sum, float before) {
   if (row >= p.rows || output >= p.outputs) return;
   size_t at = (size_t)row * p.outputs + output;
   if (EPILOGUE == PLAIN) {
     p.out[at] = sum;
   } else {
-    sum = __fadd_rn(p.stream[at], sum);
+    sum = __fadd_rn(before, sum);
     bf16 rounded = to_bf16(sum);
     p.stream[at] = sum;
     p.rounded[block_place(row, output, block_rows_of(p.rows))] = rounded;
@@ -71,9 +91,10 @@ DEV void store_one(const Matmul& p, int output, int row, float sum) {
   }
 }
 
-// A lane's part of a finished tile: rows (of x) `row` and the next, with their scales.
+// A lane's part of a finished tile, with the scales of its two rows.
 template <int EPILOGUE>
-DEV void store(const Matmul& p, int tile, int row, float4 sum, const float scale[2]) {
+DEV void store(const Matmul& p, int tile, int row, float4 sum, const float scale[2],
+               float4 before) {
   int output = tile * 16 + threadIdx.x % WARP / 4;
   float low[2] = {__fmul_rn(sum.x, scale[0]), __fmul_rn(sum.y, scale[1])};
   float high[2] = {__fmul_rn(sum.z, scale[0]), __fmul_rn(sum.w, scale[1])};
@@ -86,8 +107,38 @@ DEV void store(const Matmul& p, int tile, int row, float4 sum, const float scale
         p.rounded[block_place(row + i, at, block_rows_of(p.rows))] = value;
       }
     } else {
-      store_one<EPILOGUE>(p, output, row + i, low[i]);
-      store_one<EPILOGUE>(p, output + 8, row + i, high[i]);
+      store_one<EPILOGUE>(p, output, row + i, low[i], i == 0 ? before.x : before.y);
+      store_one<EPILOGUE>(p, output + 8, row + i, high[i], i == 0 ? before.z : before.w);
     }
   }
+}
+
+// COUNT parts of tiles, of rows that are 8 apart; the first `count` are there. The scales of rows
+// are those that were made before, if any.
+template <int EPILOGUE, int COUNT>
+DEV void store_group(const Matmul& p, int tile, int first, const float4 (&sums)[COUNT],
+                     int count) {
+  if (p.rows <= first) return;
+  float4 before[COUNT];
+  float scales[COUNT][2];
+  const int row0 = first + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < COUNT; ++j) {
+    const int row = row0 + j * 8;
+    if (j < count) before[j] = read_stream<EPILOGUE>(p, tile, row);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      scales[j][i] = 1.0f;
+      if (p.scales != 0 && j < count && row + i < p.rows) scales[j][i] = p.scales[row + i];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < COUNT; ++j) {
+    if (j < count) store<EPILOGUE>(p, tile, row0 + j * 8, sums[j], scales[j], before[j]);
+  }
+}
+
+DEV void add(float4& to, float4 more) {
+  to.x = __fadd_rn(to.x, more.x), to.y = __fadd_rn(to.y, more.y);
+  to.z = __fadd_rn(to.z, more.z), to.w = __fadd_rn(to.w, more.w);
 }

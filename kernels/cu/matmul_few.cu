@@ -9,56 +9,52 @@
 
 #define STEPS 4   // of a unit
 
-// A unit of weights and of x, on its way or in use. TILES of 16 outputs share what is read of
-// COLUMNS blocks of 8 rows.
-template <int TILES, int COLUMNS>
-struct Unit {
-  uint4 a[TILES][STEPS];
-  u32 b[STEPS][COLUMNS][2];
-};
+// Weights of a unit, and rows of x of one, on their way or in use. TILES of 16 outputs share what
+// is read of COLUMNS blocks of 8 rows.
+template <int TILES> using Weights = uint4[TILES][STEPS];
+template <int COLUMNS> using Columns = u32[STEPS][COLUMNS][2];
 
-template <int TILES, int COLUMNS>
-DEV void load_a(Unit<TILES, COLUMNS>& to, const uint4* const (&a)[TILES], int unit, int end) {
+template <int TILES>
+DEV void load_a(Weights<TILES>& to, const uint4* const (&a)[TILES], int unit, int end) {
 #pragma unroll
   for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
     for (int i = 0; i < STEPS; ++i) {
-      to.a[tile][i] = make_uint4(0, 0, 0, 0);
+      to[tile][i] = make_uint4(0, 0, 0, 0);
       if (end <= unit) continue;
-      to.a[tile][i] = load_weights(a[tile] + (size_t)unit * (8 * STEPS * WARP) + i * WARP);
+      to[tile][i] = load_weights(a[tile] + (size_t)unit * (8 * STEPS * WARP) + i * WARP);
     }
 }
 
 // A line of 8 rows x 8 inputs is 32 words: a lane's place in it is its number. `blocks` are left.
-template <int TILES, int COLUMNS>
-DEV void load_b(Unit<TILES, COLUMNS>& to, const u32* x, int block_rows, int blocks, int unit,
-                int end) {
+template <int COLUMNS>
+DEV void load_b(Columns<COLUMNS>& to, const u32* x, int block_rows, int blocks, int unit, int end) {
 #pragma unroll
   for (int i = 0; i < STEPS; ++i)
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column) {
-      to.b[i][column][0] = 0;
-      to.b[i][column][1] = 0;
+      to[i][column][0] = 0;
+      to[i][column][1] = 0;
       if (unit < end && column < blocks) {
         const u32* at = x + ((size_t)unit * block_rows + column) * 256 + i * 64;
-        to.b[i][column][0] = at[0];
-        to.b[i][column][1] = at[32];
+        to[i][column][0] = at[0];
+        to[i][column][1] = at[32];
       }
     }
 }
 
 template <int TILES, int COLUMNS, bool NORM>
-DEV void multiply(const Unit<TILES, COLUMNS>& of, float (&sums)[TILES][COLUMNS][4],
-                  float (&squares)[COLUMNS]) {
+DEV void multiply(const Weights<TILES>& weights, const Columns<COLUMNS>& b,
+                  float (&sums)[TILES][COLUMNS][4], float (&squares)[COLUMNS][STEPS]) {
 #pragma unroll
   for (int i = 0; i < STEPS; ++i)
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column) {
-      u32 b0 = of.b[i][column][0], b1 = of.b[i][column][1];
-      if (NORM) squares[column] = add_squares(squares[column], b0, b1);
+      u32 b0 = b[i][column][0], b1 = b[i][column][1];
+      if (NORM) squares[column][i] = add_squares(squares[column][i], b0, b1);
 #pragma unroll
       for (int tile = 0; tile < TILES; ++tile) {
-        uint4 words = of.a[tile][i];
+        uint4 words = weights[tile][i];
         u32 a[4] = {words.x, words.y, words.z, words.w};
         mma(sums[tile][column], a, b0, b1);
       }
@@ -66,8 +62,8 @@ DEV void multiply(const Unit<TILES, COLUMNS>& of, float (&sums)[TILES][COLUMNS][
 }
 
 // grid: (tiles of outputs / (TILES * warps / slices), rows / (8 COLUMNS)); block: 256. A warp is
-// (tiles, slice).
-template <int TILES, int COLUMNS, bool NORM, int EPILOGUE>
+// (tiles, slice); DEPTH units of its weights are under way.
+template <int TILES, int COLUMNS, int DEPTH, bool NORM, int EPILOGUE>
 DEV void matmul_few(const Matmul& p) {
   __shared__ float4 partial[8][TILES][COLUMNS][WARP];
   __shared__ float partial_squares[8][COLUMNS][8];
@@ -77,49 +73,54 @@ DEV void matmul_few(const Matmul& p) {
   const int units = p.inputs / 64, block_rows = block_rows_of(p.rows);
   const int start = slice_start(slice, p.slices, units);
   const int end = tile < p.tiles ? slice_start(slice + 1, p.slices, units) : start;
-  const uint4* a[TILES];
+  const uint4* at[TILES];
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
-    a[i] = (const uint4*)(p.weights + tile_place(min(tile + i, p.tiles - 1), 0, units)) + lane;
+    at[i] = (const uint4*)(p.weights + tile_place(min(tile + i, p.tiles - 1), 0, units)) + lane;
   }
-  Unit<TILES, COLUMNS> now, next;
-  load_a(now, a, start, end);
-  load_a(next, a, start + 1, end);
+  Weights<TILES> a[DEPTH];
+  Columns<COLUMNS> b[2];
+#pragma unroll
+  for (int i = 0; i < DEPTH; ++i) load_a(a[i], at, start + i, end);
   wait_for_previous();
   // No product follows a plain one: what the next kernel loads is not in the way.
   if (p.early || EPILOGUE == PLAIN) let_next_start();
 
   const int first = blockIdx.y * COLUMNS, blocks = block_rows - first;
   const u32* x = (const u32*)p.x + first * 256 + lane;
-  float sums[TILES][COLUMNS][4] = {}, squares[COLUMNS] = {};
-  load_b(now, x, block_rows, blocks, start, end);
-  for (int unit = start; unit < end; unit += 2) {
-    load_b(next, x, block_rows, blocks, unit + 1, end);
-    multiply<TILES, COLUMNS, NORM>(now, sums, squares);
-    load_a(now, a, unit + 2, end);
-    load_b(now, x, block_rows, blocks, unit + 2, end);
-    multiply<TILES, COLUMNS, NORM>(next, sums, squares);
-    load_a(next, a, unit + 3, end);
+  float sums[TILES][COLUMNS][4] = {}, squares[COLUMNS][STEPS] = {};
+  load_b(b[0], x, block_rows, blocks, start, end);
+  for (int base = start; base < end; base += DEPTH) {
+#pragma unroll
+    for (int i = 0; i < DEPTH; ++i) {
+      const int unit = base + i;
+      load_b(b[(i + 1) % 2], x, block_rows, blocks, unit + 1, end);
+      multiply<TILES, COLUMNS, NORM>(a[i], b[i % 2], sums, squares);
+      load_a(a[i], at, unit + DEPTH, end);
+    }
   }
-  let_next_start();
-
+  // The slices' warps share the finished tiles among them.
+  const int row0 = first * 8 + lane % 4 * 2;
+  float4 before = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (slice < TILES * COLUMNS) {
+    before = read_stream<EPILOGUE>(p, tile + slice / COLUMNS, row0 + slice % COLUMNS * 8);
+  }
 #pragma unroll
   for (int column = 0; column < COLUMNS; ++column) {
 #pragma unroll
     for (int i = 0; i < TILES; ++i) partial[warp][i][column][lane] = *(float4*)sums[i][column];
     if (NORM) {
-      float sum = sum_of_four(squares[column]);
+      const float* steps = squares[column];
+      float sum = sum_of_four(sum_of_steps(steps[0], steps[1], steps[2], steps[3]));
       if (lane % 4 == 0) partial_squares[warp][column][lane / 4] = sum;
     }
   }
   __syncthreads();
-  // The slices' warps share the finished tiles among them.
   for (int part = slice; part < TILES * COLUMNS; part += p.slices) {
-    const int column = part % COLUMNS, i = part / COLUMNS;
+    const int column = part % COLUMNS, i = part / COLUMNS, row = row0 + column * 8;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (int other = 0; other < p.slices; ++other) {
-      float4 more = partial[first_warp + other][i][column][lane];
-      sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+      add(sum, partial[first_warp + other][i][column][lane]);
     }
     float scale[2] = {1.0f, 1.0f};
     if (NORM) {
@@ -132,26 +133,27 @@ DEV void matmul_few(const Matmul& p) {
         scale[half] = norm_scale(square, p.inputs, p.eps);
       }
     }
-    if (tile + i < p.tiles) {
-      store<EPILOGUE>(p, tile + i, (first + column) * 8 + lane % 4 * 2, sum, scale);
-    }
+    if (part != slice) before = read_stream<EPILOGUE>(p, tile + i, row);
+    if (tile + i < p.tiles) store<EPILOGUE>(p, tile + i, row, sum, scale, before);
   }
 }
 
 // `blocks` of up to 8 rows share a multiprocessor: projections of queries, keys and values are a
 // little more than two make at once.
-#define FEW(rows, blocks, tiles, columns, name, norm, epilogue)                          \
+#define FEW(rows, blocks, tiles, columns, depth, name, norm, epilogue)                   \
   KERNEL __launch_bounds__(256, blocks) matmul_few##rows##_##name(const Matmul p) {      \
-    matmul_few<tiles, columns, norm, epilogue>(p);                                       \
+    matmul_few<tiles, columns, depth, norm, epilogue>(p);                                \
   }
 #define ALL(name, blocks, norm, epilogue)           \
-  FEW(8, blocks, 1, 1, name, norm, epilogue)        \
-  FEW(16, 1, 1, 2, name, norm, epilogue)            \
-  FEW(16x2, 1, 2, 2, name, norm, epilogue)          \
-  FEW(32, 1, 1, 4, name, norm, epilogue)            \
-  FEW(64, 1, 1, 8, name, norm, epilogue)
+  FEW(8, blocks, 1, 1, 2, name, norm, epilogue)     \
+  FEW(16, 1, 1, 2, 2, name, norm, epilogue)         \
+  FEW(16x2, 1, 2, 2, 2, name, norm, epilogue)       \
+  FEW(32, 1, 1, 4, 2, name, norm, epilogue)         \
+  FEW(64, 1, 1, 8, 2, name, norm, epilogue)
 
 ALL(plain, 3, false, PLAIN)
 ALL(norm_plain, 3, true, PLAIN)
 ALL(norm_gated, 1, true, GATED)
 ALL(residual, 1, false, RESIDUAL)
+// Few warps with much to do each: more weights are under way.
+FEW(8deep, 1, 1, 1, 4, residual, false, RESIDUAL)

@@ -95,8 +95,7 @@ DEV bool join_slices(const Matmul& p, Sums<ROWS>& sums) {
     const float4* from = place<ROWS>(p, slice);
 #pragma unroll
     for (int i = 0; i < ROWS / 4; ++i) {
-      float4 more = __ldcg(from + i * 128);
-      parts[i].x += more.x, parts[i].y += more.y, parts[i].z += more.z, parts[i].w += more.w;
+      add(parts[i], __ldcg(from + i * 128));
     }
   }
   return true;
@@ -105,16 +104,13 @@ DEV bool join_slices(const Matmul& p, Sums<ROWS>& sums) {
 template <int ROWS, int EPILOGUE>
 DEV void store_all(const Matmul& p, int tile, int row0, const Sums<ROWS>& sums) {
 #pragma unroll
-  for (int column = 0; column < ROWS / 8; ++column) {
-    int row = row0 + column * 8 + threadIdx.x % 4 * 2;
-    float scale[2] = {1.0f, 1.0f};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (p.scales != 0 && row + i < p.rows) scale[i] = p.scales[row + i];
-    }
+  for (int column = 0; column < ROWS / 8; column += 4) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      store<EPILOGUE>(p, tile + m, row, *(const float4*)sums[m][column], scale);
+      float4 parts[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) parts[j] = *(const float4*)sums[m][column + j];
+      store_group<EPILOGUE>(p, tile + m, row0 + column * 8, parts, 4);
     }
   }
 }
@@ -184,27 +180,31 @@ MANY(64, 2, plain, PLAIN)
 MANY(64, 2, gated, GATED)
 MANY(64, 2, residual, RESIDUAL)
 
-// scales[r] = 1 / rms(x[r, :]), summed as `matmul_few` does. One warp a row; block: 128.
-KERNEL norm_scales(const Matmul p, float* scales) {
-  wait_for_previous();
+// scales[r] = 1 / rms(x[r, :]), summed as `matmul_few` does. A block makes 8 rows, a warp one step
+// of each unit of one slice. grid: rows / 8; block: 128 slices.
+KERNEL __launch_bounds__(1024, 1) norm_scales(const Matmul p, float* scales) {
+  __shared__ float partial[8][4][WARP];
   let_next_start();
-  const int lane = threadIdx.x % WARP, row = blockIdx.x * 4 + threadIdx.x / WARP;
-  if (row >= p.rows) return;
-  const int slice = lane / 4, units = p.inputs / 64, block_rows = block_rows_of(p.rows);
-  const u32* x = (const u32*)(p.x + block_place(row, 0, block_rows)) + lane % 4;
+  wait_for_previous();
+  const int lane = threadIdx.x % WARP, step = threadIdx.x / WARP % 4, slice = threadIdx.x / 128;
+  const int units = p.inputs / 64, end = slice_start(slice + 1, p.slices, units);
+  const size_t unit_words = (size_t)block_rows_of(p.rows) * 256;
+  const u32* x = (const u32*)p.x + blockIdx.x * 256 + step * 64 + lane;
   float squares = 0.0f;
-  if (slice < p.slices) {
-    const int end = slice_start(slice + 1, p.slices, units);
-    for (int unit = slice_start(slice, p.slices, units); unit < end; ++unit) {
-      const u32* at = x + (size_t)unit * block_rows * 256;
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        squares = add_squares(squares, at[step * 64], at[step * 64 + 32]);
-      }
-    }
+#pragma unroll 8
+  for (int unit = slice_start(slice, p.slices, units); unit < end; ++unit) {
+    const u32* at = x + unit * unit_words;
+    squares = add_squares(squares, at[0], at[32]);
   }
-  squares = sum_of_four(squares);
+  partial[slice][step][lane] = squares;
+  __syncthreads();
+  if (threadIdx.x >= WARP) return;
   float sum = 0.0f;
-  for (int other = 0; other < p.slices; ++other) sum += __shfl_sync(FULL, squares, other * 4);
-  if (lane == 0) scales[row] = norm_scale(sum, p.inputs, p.eps);
+  for (int other = 0; other < p.slices; ++other) {
+    const float (&steps)[4][WARP] = partial[other];
+    sum += sum_of_four(sum_of_steps(steps[0][lane], steps[1][lane], steps[2][lane],
+                                    steps[3][lane]));
+  }
+  const int row = blockIdx.x * 8 + lane / 4;
+  if (lane % 4 == 0 && row < p.rows) scales[row] = norm_scale(sum, p.inputs, p.eps);
 }

@@ -1,8 +1,13 @@
-// out[r, n] = sum_k weights[n, k] x[r, k], for many rows, on Hopper: `wgmma` gives the bits of mma.
+// out[r, n] = sum_k weights[n, k] x[r, k], for 9 rows and more, on Hopper: `wgmma` gives the bits
+// of mma.
 //
-// The same tiles, slices and order as in `matmul_few` and `matmul_many`. A block makes 128 outputs
-// x ROWS rows: one thread fills stages of shared memory with a unit of weights and of x each, by
-// bulk copies, and two groups of four warps make 64 outputs each.
+// The same tiles, slices and order as in `matmul_few` and `matmul_many`. A block makes items of 128
+// outputs x ROWS rows: one thread fills stages of shared memory with a unit of weights and of x
+// each, by bulk copies, and runs ahead into the next item; two groups of four warps make 64 outputs
+// each. The blocks of a cluster share the slices of a sum, which are added through shared memory.
+//
+// The next kernel is let in early only after a plain sum, where it is no product: of another
+// product some multiprocessors would get two blocks and others none.
 #include "matmul.cuh"
 #include "wgmma.cuh"
 
@@ -10,186 +15,253 @@
 #define STEPS 4       // of a unit: 64 inputs, one stage
 #define MULTIPLIERS 256
 
-// How the slices of a sum are added: there is one; a block adds all, one after the other; blocks
-// leave each for the one that ends last.
-enum Mode { ONE, LOOP, SPLIT };
-
 #ifdef HOPPER
 
-// Blocks on a multiprocessor, registers of a thread that multiplies, stages. Registers: those of a
-// block that is launched with 80 or 168 a thread, less 24 for each thread that fills; with one more
-// it would wait forever.
-template <int ROWS, Mode MODE> struct Fit {
-  static const int BLOCKS = ROWS == 64 && MODE != LOOP ? 2 : 1;
-  static const int REGISTERS = BLOCKS == 2 ? 104 : 240;
-  static const int STAGES = ROWS == 64 ? 8 / BLOCKS : ROWS == 128 ? 6 : ROWS == 192 ? 5 : 4;
+// Blocks on a multiprocessor, registers of a thread that fills and of one that multiplies, stages.
+// Registers: together those of a block that is launched with 80 or 168 a thread; with one more it
+// would wait forever.
+template <int ROWS> struct Fit {
+  static const int BLOCKS = ROWS <= 64 ? 2 : 1;
+  static const int FILLER = BLOCKS == 2 ? 32 : 40;
+  static const int MULTIPLIER = BLOCKS == 2 ? 104 : 232;
+  static const int BUFFERS = BLOCKS == 2 ? 1 : 2;   // units of weights in registers
+  static const int GROUP = ROWS == 256 ? 1 : 2;     // columns of 8 rows that are stored together
+  static const bool SLICED = ROWS < 256;            // whether a sum may have several slices
+  static const bool HOLDS = ROWS == 128;            // sums of earlier slices in registers
+  static const int STAGES = ROWS == 32 ? 5 : ROWS == 16 || ROWS == 128 ? 6 : 4;
 };
 
-template <int ROWS, int STAGES> struct Shared {
-  uint4 a[STAGES][8 * STEPS * WARP];
-  bf16 x[STAGES][ROWS * 64];
-  u64 full[STAGES];
-  u64 empty[STAGES];
-  bool is_last;
+template <int ROWS> struct Shared {
+  uint4 a[Fit<ROWS>::STAGES][8 * STEPS * WARP];
+  bf16 x[Fit<ROWS>::STAGES][ROWS * 64];
+  u64 full[Fit<ROWS>::STAGES];
+  u64 empty[Fit<ROWS>::STAGES];
 };
 
 #define A_BYTES (8 * STEPS * 512)
 
-// Barrier of the threads that multiply.
-DEV void multipliers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+// Blocks that share a sum.
+DEV int parts_of_sum() { return gridDim.z; }
 
-// One thread: fills a stage for each of the units `start..end`. Weights do not wait for the kernel
-// before.
-template <int ROWS, int STAGES>
-DEV void fill(Shared<ROWS, STAGES>& s, const Matmul& p, int start, int end) {
-  const int stages = STAGES, units = p.inputs / 64;
-  const int block_rows = block_rows_of(p.rows), first = blockIdx.x * (ROWS / 8);
-  const u32 x_bytes = min(block_rows - first, ROWS / 8) * 1024;
-  auto fill_a = [&](int unit, int stage) {
-    barrier_expect(&s.full[stage], A_BYTES + x_bytes);
-    const u32* from = p.weights + tile_place(blockIdx.y * 8, unit * STEPS, units);
-    copy_bulk(s.a[stage], from, A_BYTES, &s.full[stage]);
+// What a block does: the units `start..end` of the items `first`, `first + stride`, ...
+struct Share {
+  int start, end;
+  int row_tiles;   // items of the same outputs
+  int first, stride, items;
+};
+
+DEV Share share_of(const Matmul& p, int rows) {
+  Share of;
+  const int units = p.inputs / 64, each = p.slices / parts_of_sum();
+  of.start = slice_start(blockIdx.z * each, p.slices, units);
+  of.end = slice_start((blockIdx.z + 1) * each, p.slices, units);
+  of.row_tiles = (p.rows + rows - 1) / rows;
+  of.first = blockIdx.x, of.stride = gridDim.x, of.items = of.row_tiles * ((p.tiles + 7) / 8);
+  return of;
+}
+
+// A stage and what it is used for.
+struct Use {
+  int item, unit, stage, round;
+};
+template <int STAGES> DEV void advance(Use& use, const Share& of) {
+  if (++use.stage == STAGES) use.stage = 0, ++use.round;
+  if (++use.unit == of.end) use.unit = of.start, use.item += of.stride;
+}
+
+// One thread: fills a stage for each unit of each item. Weights do not wait for the kernel before.
+template <int ROWS>
+DEV void fill(Shared<ROWS>& s, const Matmul& p) {
+  const int stages = Fit<ROWS>::STAGES, units = p.inputs / 64, block_rows = block_rows_of(p.rows);
+  const Share of = share_of(p, ROWS);
+  int total = (of.items - of.first + of.stride - 1) / of.stride * (of.end - of.start);
+  // Blocks of 8 rows that an item has.
+  auto rows_there = [&](int first) { return min(block_rows - first, ROWS / 8); };
+  auto fill_a = [&](const Use& to) {
+    const int there = rows_there(to.item % of.row_tiles * (ROWS / 8));
+    barrier_expect(&s.full[to.stage], A_BYTES + there * 1024);
+    const u32* from = p.weights + tile_place(to.item / of.row_tiles * 8, to.unit * STEPS, units);
+    copy_bulk(s.a[to.stage], from, A_BYTES, &s.full[to.stage]);
   };
-  auto fill_x = [&](int unit, int stage) {
-    const bf16* from = p.x + ((size_t)unit * block_rows + first) * 512;
-    copy_bulk(s.x[stage], from, x_bytes, &s.full[stage]);
+  auto fill_x = [&](const Use& to) {
+    const int first = to.item % of.row_tiles * (ROWS / 8);
+    const bf16* from = p.x + ((size_t)to.unit * block_rows + first) * 512;
+    copy_bulk(s.x[to.stage], from, rows_there(first) * 1024, &s.full[to.stage]);
   };
-  const int early = min(end - start, stages);
-  for (int i = 0; i < early; ++i) fill_a(start + i, i);
+  const Use first = {of.first, of.start, 0, 0};
+  const int early = min(total, stages);
+  Use use = first;
+  for (int i = 0; i < early; ++i, advance<stages>(use, of)) fill_a(use);
   wait_for_previous();
-  for (int i = 0; i < early; ++i) fill_x(start + i, i);
-  for (int i = stages; i < end - start; ++i) {
-    barrier_wait(&s.empty[i % stages], (i / stages - 1) & 1);
-    fill_a(start + i, i % stages);
-    fill_x(start + i, i % stages);
+  use = first;
+  for (int i = 0; i < early; ++i, advance<stages>(use, of)) fill_x(use);
+  for (total -= early; 0 < total; --total, advance<stages>(use, of)) {
+    barrier_wait(&s.empty[use.stage], (use.round - 1) & 1);
+    fill_a(use);
+    fill_x(use);
   }
 }
 
-// Where one slice's sums of this block wait.
+// Where a block leaves the sums of a slice: ROWS / 8 float4 a thread. Where it adds up all, it
+// keeps what it has so far in registers if there are enough, else in the one slot that it has.
 template <int ROWS>
-DEV float4* place(const Matmul& p, int slice) {
-  size_t block = blockIdx.y * gridDim.x + blockIdx.x, thread = threadIdx.x - 128;
-  return (float4*)p.sums + (block * p.slices + slice) * (ROWS / 8) * MULTIPLIERS + thread;
+DEV float4* place(const Matmul& p, int part, int slot) {
+  const int slots = parts_of_sum() == 1 ? 1 : p.slices / parts_of_sum() - 1;
+  const size_t at = (size_t)(part * gridDim.x + blockIdx.x) * slots + slot;
+  return (float4*)p.sums + at * (ROWS / 8 * MULTIPLIERS) + threadIdx.x - 128;
 }
 
 template <int ROWS>
-DEV void leave_slice(const Matmul& p, const float (&sums)[ROWS / 2], int slice) {
-  float4* to = place<ROWS>(p, slice);
+DEV void leave(float4* to, const float (&sums)[ROWS / 2]) {
 #pragma unroll
   for (int i = 0; i < ROWS / 8; ++i) __stcg(to + i * MULTIPLIERS, *(const float4*)&sums[i * 4]);
 }
 
-// True in the block that ends last: it has the sums of all slices, added in order.
-template <int ROWS, int STAGES>
-DEV bool join_slices(const Matmul& p, float (&sums)[ROWS / 2], Shared<ROWS, STAGES>& s) {
-  __threadfence();
-  multipliers_sync();
-  if (threadIdx.x == 128) {
-    u32* count = p.arrivals + blockIdx.y * gridDim.x + blockIdx.x;
-    s.is_last = atomicAdd(count, 1) == gridDim.z - 1;
-    if (s.is_last) *count = 0;
-  }
-  multipliers_sync();
-  if (!s.is_last) return false;
-  __threadfence();
-#pragma unroll
-  for (int i = 0; i < ROWS / 2; ++i) sums[i] = 0.0f;
-  for (int slice = 0; slice < p.slices; ++slice) {
-    const float4* from = place<ROWS>(p, slice);
-#pragma unroll
-    for (int i = 0; i < ROWS / 8; ++i) {
-      float4 more = __ldcg(from + i * MULTIPLIERS);
-      sums[i * 4] += more.x, sums[i * 4 + 1] += more.y;
-      sums[i * 4 + 2] += more.z, sums[i * 4 + 3] += more.w;
-    }
-  }
-  return true;
-}
-
+// sums = what was left + sums
 template <int ROWS>
-DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2]) {
+DEV void add_left(const float4* from, float (&sums)[ROWS / 2]) {
 #pragma unroll
-  for (int column = 0; column < ROWS / 8; ++column) {
-    int row = row0 + column * 8 + threadIdx.x % 4 * 2;
-    float scale[2] = {1.0f, 1.0f};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (p.scales != 0 && row + i < p.rows) scale[i] = p.scales[row + i];
-    }
-    float4 sum = *(const float4*)&sums[column * 4];
-    if (p.gated) store<GATED>(p, tile, row, sum, scale);
-    else if (p.stream != 0) store<RESIDUAL>(p, tile, row, sum, scale);
-    else store<PLAIN>(p, tile, row, sum, scale);
+  for (int i = 0; i < ROWS / 8; ++i) {
+    float4 left = __ldcg(from + i * MULTIPLIERS);
+    add(left, *(const float4*)&sums[i * 4]);
+    *(float4*)&sums[i * 4] = left;
   }
 }
 
-// The threads that multiply: the units `start..end`, which begin slice `slice`.
-template <int ROWS, int STAGES, Mode MODE>
-DEV void multiply(Shared<ROWS, STAGES>& s, const Matmul& p, int start, int end, int slice) {
-  const int stages = STAGES, units = p.inputs / 64;
+// The first `count` columns of 8 rows.
+template <int EPILOGUE, int ROWS>
+DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count) {
+  const int columns = ROWS / 8, group = Fit<ROWS>::GROUP;
+#pragma unroll
+  for (int column = 0; column < columns; column += group) {
+    if (count <= column) return;
+    float4 parts[group];
+#pragma unroll
+    for (int j = 0; j < group; ++j) parts[j] = *(const float4*)&sums[(column + j) * 4];
+    store_group<EPILOGUE>(p, tile, row0 + column * 8, parts, count - column);
+  }
+}
+
+// Each block of those that share a sum adds up all slices of some columns: `count` from `first` on.
+template <int ROWS>
+DEV void join(Shared<ROWS>& s, const Matmul& p, float (&sums)[ROWS / 2], int& first, int& count) {
+  const int columns = ROWS / 8, thread = threadIdx.x - 128;
+  float4* mine = (float4*)&s + thread;
+  asm volatile("bar.sync 1, 256;" ::: "memory");   // nobody needs the stages any longer
+#pragma unroll
+  for (int i = 0; i < columns; ++i) mine[i * MULTIPLIERS] = *(const float4*)&sums[i * 4];
+  cluster_sync();
+  // Where there are more blocks than columns, several share one, by warps.
+  const int parts = parts_of_sum(), sharing = max(parts / columns, 1), own = blockIdx.z;
+  first = own * columns / parts, count = max(columns / parts, 1);
+  if (thread / WARP / (8 / sharing) != own % sharing) count = 0;
+  const int left = p.slices / parts - 1;
+#pragma unroll
+  for (int j = 0; j < (columns + 1) / 2; ++j) {
+    if (count <= j) continue;
+    const int at = (first + j) * MULTIPLIERS;
+    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int part = 0; part < parts; part += 2) {
+      const float4 one = load_in(address_in(part, mine + at));
+      const float4 two = load_in(address_in(part + 1, mine + at));
+      for (int slot = 0; slot < left; ++slot) add(total, __ldcg(place<ROWS>(p, part, slot) + at));
+      add(total, one);
+      for (int slot = 0; slot < left; ++slot) {
+        add(total, __ldcg(place<ROWS>(p, part + 1, slot) + at));
+      }
+      add(total, two);
+    }
+    *(float4*)&sums[j * 4] = total;
+  }
+}
+
+// The threads that multiply.
+template <int ROWS>
+DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
+  typedef Fit<ROWS> F;
+  const int stages = F::STAGES, buffers = F::BUFFERS, units = p.inputs / 64;
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - 4;
-  float sums[ROWS / 2], totals[MODE == LOOP ? ROWS / 2 : 1];
+  const Share of = share_of(p, ROWS);
+  const bool adds_all = parts_of_sum() == 1;
+  float sums[ROWS / 2], totals[F::HOLDS ? ROWS / 2 : 1];
 #pragma unroll
   for (int i = 0; i < ROWS / 2; ++i) sums[i] = 0.0f;
+  uint4 a[buffers][STEPS];
+  int stage = 0, parity = 0;
+  for (int item = of.first; item < of.items; item += of.stride) {
+    const int slice_first = blockIdx.z * (p.slices / parts_of_sum());
+    int slice = slice_first, boundary = slice_start(slice + 1, p.slices, units), adds = 0;
 #pragma unroll
-  for (int i = 0; i < (MODE == LOOP ? ROWS / 2 : 1); ++i) totals[i] = 0.0f;
-  int boundary = slice_start(slice + 1, p.slices, units), adds = 0;
-  uint4 a[2][STEPS];
-  for (int base = start; base < end; base += 2) {
+    for (int i = 0; i < (F::HOLDS ? ROWS / 2 : 1); ++i) totals[i] = 0.0f;
+    for (int base = of.start; base < of.end; base += buffers) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int unit = base + i, count = unit - start, stage = count % stages;
-      if (unit < end) {
-        barrier_wait(&s.full[stage], count / stages & 1);
+      for (int i = 0; i < buffers; ++i) {
+        const int unit = base + i;
+        if (unit < of.end) {
+          barrier_wait(&s.full[stage], parity);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-          a[i][step] = s.a[stage][(warp * STEPS + step) * WARP + lane];
-        }
-        wgmma_begin();
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-          wgmma(sums, a[i][step], blocks_at(s.x[stage] + step * 128), adds);
-          adds = 1;
-        }
-        wgmma_commit();
-        // The unit before is done: its stage is free.
-        wgmma_wait<1>();
-        if (start < unit) barrier_arrive(&s.empty[(count - 1) % stages]);
-        if (MODE != ONE && unit + 1 == boundary) {
-          wgmma_wait<0>();
-          if (MODE == SPLIT) leave_slice<ROWS>(p, sums, slice);
-          if (MODE == LOOP) {
-#pragma unroll
-            for (int j = 0; j < ROWS / 2; ++j) totals[j] = __fadd_rn(totals[j], sums[j]);
+          for (int step = 0; step < STEPS; ++step) {
+            a[i][step] = s.a[stage][(warp * STEPS + step) * WARP + lane];
           }
-          ++slice;
-          boundary = slice_start(slice + 1, p.slices, units);
-          adds = 0;
+          wgmma_begin();
+#pragma unroll
+          for (int step = 0; step < STEPS; ++step) {
+            wgmma(sums, a[i][step], blocks_at(s.x[stage] + step * 128), adds);
+            adds = 1;
+          }
+          wgmma_commit();
+          // The unit before is done, or this one: its stage is free.
+          wgmma_wait<buffers - 1>();
+          if (buffers == 1) barrier_arrive(&s.empty[stage]);
+          else if (of.start < unit) barrier_arrive(&s.empty[(stage + stages - 1) % stages]);
+          if (++stage == stages) stage = 0, parity ^= 1;
+          if (F::SLICED && unit + 1 == boundary && boundary < of.end) {
+            wgmma_wait<0>();
+            hold(sums);
+            if (F::HOLDS && adds_all) {
+#pragma unroll
+              for (int j = 0; j < ROWS / 2; ++j) totals[j] = __fadd_rn(totals[j], sums[j]);
+            } else {
+              if (adds_all && 0 < slice) add_left<ROWS>(place<ROWS>(p, 0, 0), sums);
+              const int slot = adds_all ? 0 : slice - slice_first;
+              leave<ROWS>(place<ROWS>(p, blockIdx.z, slot), sums);
+            }
+            ++slice;
+            boundary = slice_start(slice + 1, p.slices, units);
+            adds = 0;
+          }
         }
       }
     }
+    wgmma_wait<0>();
+    hold(sums);
+    if (1 < buffers) barrier_arrive(&s.empty[(stage + stages - 1) % stages]);
+    int first = 0, count = ROWS / 8;
+    if (F::SLICED && !adds_all) {
+      join<ROWS>(s, p, sums, first, count);
+    } else if (F::HOLDS) {
+#pragma unroll
+      for (int j = 0; j < ROWS / 2; ++j) sums[j] = __fadd_rn(totals[j], sums[j]);
+    } else if (F::SLICED && 1 < p.slices) {
+      add_left<ROWS>(place<ROWS>(p, 0, 0), sums);
+    }
+    const int tile = item / of.row_tiles * 8 + warp;
+    const int row0 = item % of.row_tiles * ROWS + first * 8;
+    if (p.gated) store_all<GATED, ROWS>(p, tile, row0, sums, count);
+    else if (p.stream != 0) store_all<RESIDUAL, ROWS>(p, tile, row0, sums, count);
+    else store_all<PLAIN, ROWS>(p, tile, row0, sums, count);
+    hold(sums);
   }
-  wgmma_wait<0>();
-  // Where blocks wait for each other, those of the next kernel would take their places.
-  if (MODE != SPLIT) let_next_start();
-  const int tile = blockIdx.y * 8 + warp, row0 = blockIdx.x * ROWS;
-  if constexpr (MODE == SPLIT) {
-    if (!join_slices(p, sums, s)) return;
-  }
-  if constexpr (MODE == LOOP) store_all<ROWS>(p, tile, row0, totals);
-  else store_all<ROWS>(p, tile, row0, sums);
 }
 
-// grid: (rows / ROWS, outputs / 128, parts that the slices are cut into); block: 384;
-// shared: Shared.
-template <int ROWS, Mode MODE>
+// grid: (blocks, 1, parts); cluster: (1, 1, parts); block: 384; shared: Shared. Where a sum is
+// shared, each cluster makes one item.
+template <int ROWS>
 DEV void matmul_wide(const Matmul& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  typedef Fit<ROWS, MODE> F;
-  Shared<ROWS, F::STAGES>& s = *(Shared<ROWS, F::STAGES>*)memory;
-  const int units = p.inputs / 64, each = p.slices / gridDim.z, slice = blockIdx.z * each;
-  const int start = slice_start(slice, p.slices, units);
-  const int end = slice_start(slice + each, p.slices, units);
+  Shared<ROWS>& s = *(Shared<ROWS>*)memory;
+  typedef Fit<ROWS> F;
+  const bool clustered = 1 < parts_of_sum();
   if (threadIdx.x == 0) {
     for (int i = 0; i < F::STAGES; ++i) {
       barrier_init(&s.full[i], 1);
@@ -197,32 +269,35 @@ DEV void matmul_wide(const Matmul& p) {
     }
     barrier_fence();
   }
-  __syncthreads();
+  if (clustered) cluster_sync();
+  else __syncthreads();
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x == 0) fill(s, p, start, end);
-    return;
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(F::FILLER));
+    if (threadIdx.x == 0) {
+      fill(s, p);
+      if (p.out != 0) let_next_start();
+    }
+    if (clustered) cluster_sync();
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(F::MULTIPLIER));
+    wait_for_previous();
+    multiply(s, p);
   }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(F::REGISTERS));
-  wait_for_previous();
-  multiply<ROWS, F::STAGES, MODE>(s, p, start, end, slice);
+  // Nobody leaves while others reach into its memory.
+  if (clustered) cluster_sync();
 }
 
-#define WIDE(name, rows, mode)                                           \
-  KERNEL __launch_bounds__(THREADS, (Fit<rows, mode>::BLOCKS))           \
-      matmul_wide_##name(const Matmul p) {                               \
-    matmul_wide<rows, mode>(p);                                          \
+#define WIDE(rows)                                                                            \
+  KERNEL __launch_bounds__(THREADS, (Fit<rows>::BLOCKS)) matmul_wide_##rows(const Matmul p) { \
+    matmul_wide<rows>(p);                                                                     \
   }
 #else
-#define WIDE(name, rows, mode) \
-  KERNEL matmul_wide_##name(const Matmul p) {}
+#define WIDE(rows) \
+  KERNEL matmul_wide_##rows(const Matmul p) {}
 #endif
 
-WIDE(one_64, 64, ONE)
-WIDE(one_128, 128, ONE)
-WIDE(one_256, 256, ONE)
-WIDE(loop_64, 64, LOOP)
-WIDE(loop_128, 128, LOOP)
-WIDE(loop_192, 192, LOOP)
-WIDE(split_64, 64, SPLIT)
-WIDE(split_128, 128, SPLIT)
+WIDE(16)
+WIDE(32)
+WIDE(64)
+WIDE(128)
+WIDE(256)

@@ -3,7 +3,7 @@
 use kernels::cuda::{Device, DeviceError};
 use kernels::ops::block_values;
 use kernels::ops::matmul::{
-    self, Blocks, Captured, Matrix, Out, Path, Rows, Scratch, cpu, cpu_gated, cpu_norm_scales, pack,
+    self, Captured, Matrix, Out, Path, Rows, Scratch, cpu, cpu_gated, cpu_norm_scales, pack,
 };
 
 use crate::Report;
@@ -77,7 +77,15 @@ pub(crate) fn compare(
     let mut random = Random::new(1);
     let mut scratch = Scratch::new(device, 4096)?;
     let small = [(96, 64, 3), (104, 192, 9), (48, 576, 16), (200, 320, 70)];
-    let more = [(960, 576, 5), (576, 1536, 8), (3072, 576, 130), (2048, 2048, 64), (520, 4096, 33)];
+    let more = [
+        (960, 576, 5),
+        (576, 1536, 8),
+        (3072, 576, 130),
+        (2048, 2048, 64),
+        (520, 4096, 33),
+        (3584, 128, 1030),
+        (16_384, 64, 300),
+    ];
     let shapes = if quick { &small[..] } else { &[small.as_slice(), &more].concat()[..] };
     for &(outputs, inputs, rows) in shapes {
         let case = Case::new(device, &mut random, outputs, inputs, rows)?;
@@ -87,18 +95,14 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// The paths that this card has for a matrix of so many slices.
-fn paths(device: &Device, slices: usize) -> Vec<Path> {
-    let plain = [32, 64].map(Blocks::Plain);
-    let mut paths = plain.map(Path::Whole).to_vec();
-    paths.extend(plain.map(|it| Path::Cut(it, slices)));
-    if device.facts().capability == (9, 0) {
-        let widths = if slices == 1 { [64, 128, 256] } else { [64, 128, 192] };
-        paths.extend(widths.map(|it| Path::Whole(Blocks::Wide(it))));
-        for parts in [2, 4, 8].into_iter().filter(|it| *it <= slices) {
-            paths.extend([64, 128].map(|it| Path::Cut(Blocks::Wide(it), parts)));
-        }
+/// The paths that this card has for a product.
+fn paths(scratch: &Scratch, case: &Case) -> Vec<Path> {
+    let mut paths = vec![Path::Whole(32), Path::Whole(64)];
+    // What is cut into slices has few blocks.
+    if case.rows.div_ceil(32) * case.matrix.outputs().div_ceil(128) <= 128 {
+        paths.extend([Path::Cut(32), Path::Cut(64)]);
     }
+    paths.extend(case.matrix.wides(scratch, case.rows).into_iter().map(Path::Wide));
     paths
 }
 
@@ -111,10 +115,10 @@ fn paths_agree(
     case: &Case,
 ) -> Result<(), DeviceError> {
     for norm in [None, Some(EPS)] {
-        let first = Path::Whole(Blocks::Plain(64));
+        let first = Path::Whole(64);
         let many = case.plain(device, scratch, first, 0..case.rows, norm)?;
         report.compare(&format!("many {}", case.name), &many, &case.wanted(norm.is_some()), 2e-6);
-        for path in paths(device, case.matrix.slices()) {
+        for path in paths(scratch, case) {
             let other = case.plain(device, scratch, path, 0..case.rows, norm)?;
             report.same(&format!("{path:?} = many {}", case.name), &other, &many);
         }
@@ -145,7 +149,7 @@ fn ends(
     let normed = case.wanted(true);
     let x = device.upload(&blocked(&case.x, inputs))?;
     let before: Vec<f32> = Random::new(7).floats(sums.len(), 1.0);
-    let mut paths = paths(device, case.matrix.slices());
+    let mut paths = paths(scratch, case);
     paths.push(Path::Few);
     for path in paths {
         let name = format!("{path:?} {}", case.name);

@@ -2,8 +2,8 @@
 
 mod model;
 
-use kernels::cuda::{Device, DeviceError};
-use kernels::ops::matmul::{Blocks, Matrix, Out, Path, Rows, Scratch, tile_words};
+use kernels::cuda::{Buffer, Device, DeviceError};
+use kernels::ops::matmul::{Matrix, Out, Path, Rows, Scratch, tile_words};
 use kernels::ops::{bf16, block_values};
 
 use crate::random::Random;
@@ -52,13 +52,9 @@ pub(crate) fn random_matrix(
     Ok(Matrix::from_tiles(tiles, outputs, inputs))
 }
 
-pub(crate) fn run(mut device: Device) -> Result<(), DeviceError> {
+pub(crate) fn run(device: Device) -> Result<(), DeviceError> {
     copy(&device)?;
-    for overlap in [false, true] {
-        device.set_overlap(overlap);
-        println!("overlap {overlap}");
-        products(&device)?;
-    }
+    products(&device)?;
     models(device)
 }
 
@@ -96,12 +92,46 @@ const PRODUCTS: &[(&str, usize, usize)] = &[
     ("8B lm_head", 128_256, 4096),
 ];
 
-const ROWS: &[usize] = &[1, 8, 16, 32, 64, 128, 256, 1024, 4096];
+const ROWS: &[usize] = &[1, 8, 16, 32, 64, 128, 192, 256, 512, 1024, 4096];
+
+/// A product as a model has it: what comes before it and after it.
+struct Product {
+    matrices: Vec<Matrix>,
+    name: &'static str,
+    x: Buffer<bf16>,
+    sums: Buffer<f32>,
+    rounded: Buffer<bf16>,
+}
+
+impl Product {
+    /// One of the matrices that are rotated through, so that none is found in the L2 cache.
+    fn queue(
+        &mut self,
+        device: &Device,
+        scratch: &mut Scratch,
+        at: usize,
+        rows: usize,
+        path: Path,
+    ) -> Result<(), DeviceError> {
+        let Self { matrices, name, x, sums, rounded } = self;
+        let is = |part: &str| name.ends_with(part);
+        let adds = is(" o") || is(" down");
+        let norm = (!adds).then_some(1e-5);
+        let out = if adds {
+            Out::Residual { stream: sums, rounded, captured: None }
+        } else if is(" gate_up") {
+            Out::Gated(rounded)
+        } else {
+            Out::Plain(sums)
+        };
+        let matrix = &matrices[at % matrices.len()];
+        matrix.multiply_on(path, device, scratch, Rows { x, rows, norm }, out)
+    }
+}
 
 fn products(device: &Device) -> Result<(), DeviceError> {
     let rows_max = ROWS.iter().copied().max().unwrap_or(1);
     let mut scratch = Scratch::new(device, rows_max)?;
-    println!("us a product (% of 4.28 TB/s | TFLOP/s from 256 rows), rows {ROWS:?}");
     for &(name, outputs, inputs) in PRODUCTS {
         let bytes = (outputs * inputs * 2) as u64;
         let copies = usize::try_from(COLD_BYTES / bytes).expect("few").clamp(1, 200);
@@ -110,34 +140,46 @@ fn products(device: &Device) -> Result<(), DeviceError> {
             .collect::<Result<_, _>>()?;
         let values = Random::new(6).floats(rows_max * inputs, 1.0);
         let x = device.upload(&crate::random::rounded(&values))?;
-        let mut rounded = device.zeros::<bf16>(block_values(rows_max, outputs / 2))?;
-        let mut line = format!("{name:<13}");
+        let sums = device.zeros(rows_max * outputs)?;
+        let rounded = device.zeros(block_values(rows_max, outputs))?;
+        let mut product = Product { matrices, name, x, sums, rounded };
         for &rows in ROWS {
-            let path = matrices[0].path(&scratch, rows);
-            let mut time = |path| {
-                median_us(device, copies.max(10), |at| {
-                    let rows_of = Rows { x: &x, rows, norm: Some(1e-5) };
-                    let out = Out::Gated(&mut rounded);
-                    matrices[at % copies].multiply_on(path, device, &mut scratch, rows_of, out)
-                })
-            };
-            let us = time(path)?;
-            if path != Path::Few && rows <= 64 {
-                let plain = Blocks::Plain(rows);
-                line += &format!(" [whole {:.1}", time(Path::Whole(plain))?);
-                let slices = matrices[0].slices();
-                if 1 < slices {
-                    line += &format!(", cut {:.1}", time(Path::Cut(plain, slices))?);
-                }
-                line += "]";
-            }
-            line += &if rows < 256 {
-                format!(" {us:.1} ({:.0}%)", bytes as f64 / us / 1e6 / 4.28 * 100.0)
-            } else {
-                format!(" {us:.1} ({:.0}T)", 2.0 * (rows * outputs * inputs) as f64 / us / 1e6)
-            };
+            println!("{name} {rows}: {}", ways(device, &mut scratch, &mut product, rows)?);
         }
-        println!("{line}");
     }
     Ok(())
+}
+
+/// The time of the path that is taken, then of the fastest ones, which may be others.
+fn ways(
+    device: &Device,
+    scratch: &mut Scratch,
+    product: &mut Product,
+    rows: usize,
+) -> Result<String, DeviceError> {
+    let matrix = &product.matrices[0];
+    let bytes = matrix.bytes();
+    let flops = 2.0 * (rows * matrix.outputs() * matrix.inputs()) as f64;
+    let mut paths = vec![matrix.path(scratch, rows)];
+    let wides = matrix.wides(scratch, rows).into_iter();
+    // Blocks that are far too wide or narrow are not worth the time.
+    paths.extend(wides.filter(|it| it.rows <= 2 * rows && rows <= 4 * it.rows).map(Path::Wide));
+    paths.extend((rows <= 256).then_some(Path::Few));
+    let mut times = Vec::new();
+    for path in paths {
+        let inside = product.matrices.len().max(if bytes > 1 << 28 { 2 } else { 10 });
+        let us = median_us(device, inside, |at| product.queue(device, scratch, at, rows, path))?;
+        times.push((us, path));
+    }
+    let taken = times.remove(0);
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let share = bytes as f64 / taken.0 / 1e6 / 4.28 * 100.0;
+    let mut line = format!("{:.1} us, {share:.0}%, {:.0}T", taken.0, flops / taken.0 / 1e6);
+    for (us, path) in [taken].iter().chain(times.iter().take(4)) {
+        line += &match path {
+            Path::Wide(it) => format!(" {}/{} {us:.1}", it.rows, it.parts),
+            other => format!(" {other:?} {us:.1}"),
+        };
+    }
+    Ok(line)
 }

@@ -116,6 +116,17 @@ impl Device {
         grid: Grid,
         args: &[Arg<'_>],
     ) -> Result<(), DeviceError> {
+        self.launch_clusters(kernel, grid, (1, 1, 1), args)
+    }
+
+    /// [`Self::launch`], so many blocks at the same time and within each other's reach.
+    pub(crate) fn launch_clusters(
+        &self,
+        kernel: &str,
+        grid: Grid,
+        cluster: (u32, u32, u32),
+        args: &[Arg<'_>],
+    ) -> Result<(), DeviceError> {
         let function = self.functions.get(kernel);
         let function = function.unwrap_or_else(|| panic!("no kernel is called {kernel:?}"));
         let (blocks_x, blocks_y, blocks_z) = grid.blocks;
@@ -125,11 +136,18 @@ impl Device {
         self.context.bind_to_thread()?;
         let (stream, may_overlap) = self.queues.next();
         let mut pointers: Vec<*mut c_void> = args.iter().map(Arg::pointer).collect();
-        // SAFETY: the structure is plain numbers and unions of them.
-        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        attribute.id =
+        // SAFETY: the structures are plain numbers and unions of them.
+        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+        attributes[0].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        let (x, y, z) = cluster;
+        attributes[0].value.clusterDim =
+            sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
+        attributes[1].id =
             sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attribute.value.programmaticStreamSerializationAllowed = 1;
+        attributes[1].value.programmaticStreamSerializationAllowed = 1;
+        let first = usize::from(cluster == (1, 1, 1));
+        let attributes =
+            &mut attributes[first..][..1 - first + usize::from(self.overlaps && may_overlap)];
         let config = sys::CUlaunchConfig {
             gridDimX: blocks_x,
             gridDimY: blocks_y,
@@ -139,8 +157,8 @@ impl Device {
             blockDimZ: 1,
             sharedMemBytes: grid.shared_bytes,
             hStream: stream.cu_stream(),
-            attrs: &raw mut attribute,
-            numAttrs: u32::from(self.overlaps && may_overlap),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: u32::try_from(attributes.len()).expect("at most two"),
         };
         // SAFETY: each caller in `ops` checked the lengths against the shapes that its kernel
         // documents and lists the arguments in the order of that kernel's signature; every kernel

@@ -68,6 +68,7 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_few32_norm_gated",
         "matmul_few64_norm_gated",
         "matmul_few8_residual",
+        "matmul_few8deep_residual",
         "matmul_few16_residual",
         "matmul_few16x2_residual",
         "matmul_few32_residual",
@@ -91,14 +92,11 @@ pub(super) const SOURCES: &[Source] = &[
     ),
     source!(
         "matmul_wide",
-        "matmul_wide_one_64",
-        "matmul_wide_one_128",
-        "matmul_wide_one_256",
-        "matmul_wide_loop_64",
-        "matmul_wide_loop_128",
-        "matmul_wide_loop_192",
-        "matmul_wide_split_64",
-        "matmul_wide_split_128"
+        "matmul_wide_16",
+        "matmul_wide_32",
+        "matmul_wide_64",
+        "matmul_wide_128",
+        "matmul_wide_256"
     ),
     source!("rope", "rope_64", "rope_128"),
     source!("rows", "patch_pages", "lay_step", "accept", "gather_rows"),

@@ -6,11 +6,13 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
-pub use self::path::{Blocks, Path};
+pub use self::path::{Path, Wide};
+pub use self::reference::{cpu, cpu_gated, cpu_norm_scales};
 use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
 mod path;
+mod reference;
 
 /// Inputs and outputs of a tile.
 const TILE: usize = 16;
@@ -22,12 +24,14 @@ const TILE_WORDS: usize = TILE * TILE / 2;
 /// Rows that read weights at once, at most; and rows up to which that is always best.
 const FEW_MAX: usize = 64;
 const FEW: usize = 16;
-/// Bytes of a matrix after which the next kernel's first loads would be in the way.
+/// Units of a slice from which four of them are loaded ahead instead of two.
+const DEEP_UNITS: usize = 32;
+/// Bytes of a matrix after which the next kernel would be in the way if it started early.
 const EARLY_BYTES_MAX: u64 = 16 << 20;
 /// Outputs of a block of the kernels for many rows.
 const BLOCK_OUTPUTS: usize = 128;
-/// Rows of a block whose slices can be cut.
-const CUT_ROWS: usize = 128;
+/// Rows of a block of the plain kernels, at most.
+const PLAIN_ROWS_MAX: usize = 64;
 /// Inputs between which slices are cut; 128 outputs of them are one run of memory.
 const UNIT: usize = 64;
 
@@ -86,7 +90,7 @@ pub fn gated_row(output: usize) -> (bool, usize) {
 /// busy when there are few rows. A function of the matrix alone.
 fn slices(outputs: usize, inputs: usize) -> usize {
     let (tiles, units) = (outputs.div_ceil(TILE), inputs / UNIT);
-    [1, 2, 4].into_iter().find(|it| 2048 <= tiles * it || units < 2 * it).unwrap_or(8)
+    [1, 2, 4].into_iter().find(|it| 1024 <= tiles * it || units < 2 * it).unwrap_or(8)
 }
 
 impl Matrix {
@@ -116,11 +120,6 @@ impl Matrix {
         self.inputs
     }
 
-    /// Runs of inputs that are summed apart, then added in order.
-    pub fn slices(&self) -> usize {
-        self.slices
-    }
-
     pub fn bytes(&self) -> u64 {
         self.tiles.bytes()
     }
@@ -130,15 +129,14 @@ impl Matrix {
     }
 }
 
-/// What the kernel for many rows needs beside its arguments; shared by all products, which run one
-/// after the other.
+/// What the kernels for many rows need beside their arguments; shared by all products, which run
+/// one after the other.
 #[derive(Debug)]
 pub struct Scratch {
     sums: Buffer<f32>,
     arrivals: Buffer<u32>,
     scales: Buffer<f32>,
-    /// Blocks below which a product is also cut along its slices.
-    blocks_min: usize,
+    multiprocessors: usize,
     /// Whether the card has the tensor-core instructions of Hopper.
     hopper: bool,
 }
@@ -146,13 +144,13 @@ pub struct Scratch {
 impl Scratch {
     /// For products of up to `rows_max` rows.
     pub fn new(device: &Device, rows_max: usize) -> Result<Self, DeviceError> {
-        let blocks_min = device.facts().multiprocessors as usize;
+        let multiprocessors = device.facts().multiprocessors as usize;
         Ok(Self {
-            sums: device.zeros(blocks_min * 8 * CUT_ROWS * BLOCK_OUTPUTS)?,
+            sums: device.zeros(multiprocessors * 8 * PLAIN_ROWS_MAX * BLOCK_OUTPUTS * 2)?,
             // A matrix in several slices has at most 256 blocks of outputs.
-            arrivals: device.zeros((2 * blocks_min).max(256))?,
+            arrivals: device.zeros((2 * multiprocessors).max(256))?,
             scales: device.zeros(rows_max)?,
-            blocks_min,
+            multiprocessors,
             hopper: device.facts().capability == (9, 0),
         })
     }
@@ -250,64 +248,95 @@ impl Matrix {
         args.x = x.read();
         args.eps = norm.unwrap_or(0.0);
         if path == Path::Few {
-            args.early = u32::from(self.bytes() <= EARLY_BYTES_MAX);
-            let columns = rows.next_power_of_two().clamp(8, FEW_MAX);
-            let norm = if norm.is_some() { "norm_" } else { "" };
-            let tiles = self.outputs.div_ceil(TILE);
-            // Two tiles a warp halve what is read of x, where blocks enough are left.
-            let pairs = columns == 16 && 2 * scratch.blocks_min <= tiles * self.slices / 8;
-            let (together, suffix) = if pairs { (2, "x2") } else { (1, "") };
-            let mut grid = Grid::new(1, 256);
-            let blocks = tiles.div_ceil(together).div_ceil(8 / self.slices);
-            grid.blocks = (whole(blocks), whole(rows.div_ceil(columns)), 1);
-            let kernel = format!("matmul_few{columns}{suffix}_{norm}{end}");
-            return device.launch(&kernel, grid, &[Arg::value(&args)]);
+            return self.launch_few(device, scratch, norm.is_some(), end, args);
         }
         if norm.is_some() {
             assert!(rows <= scratch.scales.len(), "a scale for each row");
             let to = Arg::Address(scratch.scales.write());
-            let grid = Grid::new(whole(rows.div_ceil(4)), 128);
+            let grid = Grid::new(whole(rows.div_ceil(8)), whole(128 * self.slices));
             device.launch("norm_scales", grid, &[Arg::value(&args), to])?;
             args.scales = scratch.scales.read();
         }
-        let (blocks, parts) = match path {
-            Path::Whole(blocks) => (blocks, 1),
-            Path::Cut(blocks, parts) => (blocks, parts),
+        match path {
+            Path::Wide(wide) => self.launch_wide(device, scratch, wide, args),
+            Path::Whole(width) => self.launch_plain(device, scratch, (width, 1), end, args),
+            Path::Cut(width) => self.launch_plain(device, scratch, (width, self.slices), end, args),
             Path::Few => unreachable!("it returned"),
+        }
+    }
+
+    fn launch_few(
+        &self,
+        device: &Device,
+        scratch: &Scratch,
+        norm: bool,
+        end: &str,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        let rows = args.rows as usize;
+        args.early = u32::from(self.bytes() <= EARLY_BYTES_MAX);
+        let columns = rows.next_power_of_two().clamp(8, FEW_MAX);
+        let norm = if norm { "norm_" } else { "" };
+        let tiles = self.outputs.div_ceil(TILE);
+        // Two tiles a warp halve what is read of x, where blocks enough are left.
+        let pairs = columns == 16 && 2 * scratch.multiprocessors <= tiles * self.slices / 8;
+        // More weights under way make up for few warps, where each has enough to do.
+        let units = self.inputs / UNIT / self.slices;
+        let deep = columns == 8 && end == "residual" && DEEP_UNITS <= units;
+        let (together, suffix) = match (pairs, deep) {
+            (true, _) => (2, "x2"),
+            (_, true) => (1, "deep"),
+            _ => (1, ""),
         };
+        let mut grid = Grid::new(1, 256);
+        let blocks = tiles.div_ceil(together).div_ceil(8 / self.slices);
+        grid.blocks = (whole(blocks), whole(rows.div_ceil(columns)), 1);
+        let kernel = format!("matmul_few{columns}{suffix}_{norm}{end}");
+        device.launch(&kernel, grid, &[Arg::value(&args)])
+    }
+
+    /// By blocks of `width` rows, each for one of `parts` of the slices.
+    fn launch_plain(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        (width, parts): (usize, usize),
+        end: &str,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        let row_tiles = (args.rows as usize).div_ceil(width);
         let columns = self.outputs.div_ceil(BLOCK_OUTPUTS);
-        let count = rows.div_ceil(blocks.rows()) * columns;
-        if matches!(path, Path::Cut(..)) {
-            assert!(self.slices.is_multiple_of(parts), "parts are whole slices");
-            let sums = count * self.slices * blocks.rows() * BLOCK_OUTPUTS;
+        if 1 < parts {
+            let count = row_tiles * columns;
+            let sums = count * parts * width * BLOCK_OUTPUTS;
             let fits = sums <= scratch.sums.len() && count <= scratch.arrivals.len();
             assert!(fits, "the scratch has a place for each block");
             args.sums = scratch.sums.write();
             args.arrivals = scratch.arrivals.write();
         }
         let mut grid = Grid::new(1, 128);
-        grid.blocks = (whole(rows.div_ceil(blocks.rows())), whole(columns), whole(parts));
-        let kernel = match (blocks, path) {
-            // One part of one slice is a whole sum: nothing waits anywhere.
-            (Blocks::Plain(rows), _) if self.slices == parts => format!("matmul_split{rows}_{end}"),
-            (Blocks::Plain(rows), _) => format!("matmul_many{rows}_{end}"),
-            (Blocks::Wide(width), Path::Cut(..)) => format!("matmul_wide_split_{width}"),
-            (Blocks::Wide(width), _) if self.slices == 1 => format!("matmul_wide_one_{width}"),
-            (Blocks::Wide(width), _) => format!("matmul_wide_loop_{width}"),
-        };
-        if let Blocks::Wide(width) = blocks {
-            assert!(scratch.hopper, "wide blocks are Hopper's");
-            grid.threads = 384;
-            let stages = match width {
-                64 if matches!(path, Path::Whole(_)) && 1 < self.slices => 8,
-                128 => 6,
-                192 => 5,
-                _ => 4,
-            };
-            let stage = (BLOCK_OUTPUTS + width) * UNIT * size_of::<bf16>();
-            grid.shared_bytes = whole(stages * stage + 256);
-        }
-        device.launch(&kernel, grid, &[Arg::value(&args)])
+        grid.blocks = (whole(row_tiles), whole(columns), whole(parts));
+        // One part of one slice is a whole sum: nothing waits anywhere.
+        let kind = if self.slices == parts { "split" } else { "many" };
+        device.launch(&format!("matmul_{kind}{width}_{end}"), grid, &[Arg::value(&args)])
+    }
+
+    fn launch_wide(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        wide: Wide,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        assert!(self.can(scratch, wide, args.rows as usize), "{wide:?} is for other products");
+        let blocks = wide.blocks(self, scratch, args.rows as usize);
+        args.sums = scratch.sums.write();
+        let mut grid = Grid::new(1, 384);
+        grid.blocks = (whole(blocks), 1, whole(wide.parts));
+        grid.shared_bytes = whole(wide.shared_bytes());
+        let cluster = (1, 1, whole(wide.parts));
+        let kernel = format!("matmul_wide_{}", wide.rows);
+        device.launch_clusters(&kernel, grid, cluster, &[Arg::value(&args)])
     }
 
     /// The name of what comes at the end, and all arguments that do not depend on the path.
@@ -347,33 +376,6 @@ impl Matrix {
         args.slices = whole(self.slices);
         (end, args)
     }
-}
-
-/// Sums in f64, rounded once. weights: (outputs, inputs); x: (rows, inputs).
-pub fn cpu(weights: &[f32], x: &[f32], inputs: usize) -> Vec<f32> {
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
-    };
-    let rows = x.chunks_exact(inputs);
-    #[expect(clippy::cast_possible_truncation, reason = "the reference rounds once, here")]
-    rows.flat_map(|x| weights.chunks_exact(inputs).map(move |w| dot(w, x) as f32)).collect()
-}
-
-/// `1 / sqrt(mean(x^2) + eps)` of each row, (rows, inputs).
-pub fn cpu_norm_scales(x: &[f32], inputs: usize, eps: f32) -> Vec<f32> {
-    let scale = |x: &[f32]| {
-        let squares: f64 = x.iter().map(|&it| f64::from(it).powi(2)).sum();
-        #[expect(clippy::cast_possible_truncation, reason = "the reference rounds once, here")]
-        {
-            (1.0 / (squares / x.len() as f64 + f64::from(eps)).sqrt()) as f32
-        }
-    };
-    x.chunks_exact(inputs).map(scale).collect()
-}
-
-/// `silu(gate) * up`.
-pub fn cpu_gated(gate: f32, up: f32) -> f32 {
-    gate / (1.0 + (-gate).exp()) * up
 }
 
 #[cfg(test)]

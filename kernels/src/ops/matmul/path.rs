@@ -1,80 +1,127 @@
 //! Which kernel computes a product, for a matrix and a number of rows.
 
-use super::{BLOCK_OUTPUTS, FEW, FEW_MAX, Matrix, Scratch, TILE};
+use super::{BLOCK_OUTPUTS, FEW, FEW_MAX, Matrix, Scratch, TILE, UNIT};
 
 /// What may be read of x, for each 16 outputs, and of weights, for each 64 rows, before wider
 /// blocks are better.
 const FEW_BYTES_MAX: usize = 24 << 20;
+/// Outputs from which a sum in one slice is better in wide blocks for any number of rows above 8.
+const MANY_OUTPUTS: usize = 16_384;
 
 /// How a product is computed. The result is the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Path {
     /// Up to 64 rows beside each other.
     Few,
-    /// Blocks of so many rows that add up all slices.
-    Whole(Blocks),
-    /// Blocks of so many rows, each for one of so many parts of the slices; the last one adds up.
-    Cut(Blocks, usize),
+    /// On any card: blocks of 32 or 64 rows that add up all slices.
+    Whole(usize),
+    /// On any card: blocks of 32 or 64 rows, each for one slice; the last one adds up.
+    Cut(usize),
+    /// On Hopper.
+    Wide(Wide),
 }
 
-/// The rows of a block, by the kernel that makes it.
+/// How the kernel for Hopper cuts a product into blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Blocks {
-    /// 32 or 64 rows, on any card.
-    Plain(usize),
-    /// 64, 128, 192 (only of whole sums in slices) or 256 (only of sums in one slice), on Hopper.
-    Wide(usize),
+pub struct Wide {
+    /// Of a block: 16, 32, 64, 128 or, where a sum is in one slice, 256.
+    pub rows: usize,
+    /// Blocks that share a sum: 1, 2, 4 or 8, at most one for each slice.
+    pub parts: usize,
 }
 
-impl Blocks {
-    pub(super) fn rows(self) -> usize {
-        match self {
-            Self::Plain(rows) | Self::Wide(rows) => rows,
-        }
+impl Wide {
+    /// Pieces of work: so many rows times 128 outputs.
+    fn items(self, matrix: &Matrix, rows: usize) -> usize {
+        rows.div_ceil(self.rows) * matrix.outputs.div_ceil(BLOCK_OUTPUTS)
+    }
+
+    /// Blocks of one part: as many as fit the card at once, or, where a sum is shared, as there is
+    /// work for.
+    pub(super) fn blocks(self, matrix: &Matrix, scratch: &Scratch, rows: usize) -> usize {
+        let items = self.items(matrix, rows);
+        // Two of the narrow ones fit a multiprocessor.
+        let room = scratch.multiprocessors * if self.rows <= 64 { 2 } else { 1 };
+        if self.parts == 1 { items.min(room) } else { items }
+    }
+
+    /// Stages of weights and x, and two barriers for each.
+    pub(super) fn shared_bytes(self) -> usize {
+        let stages = match self.rows {
+            32 => 5,
+            16 | 128 => 6,
+            _ => 4,
+        };
+        stages * ((BLOCK_OUTPUTS + self.rows) * UNIT * 2 + 16)
     }
 }
 
 impl Matrix {
+    /// Whether a product of so many rows can be cut so.
+    pub(super) fn can(&self, scratch: &Scratch, wide: Wide, rows: usize) -> bool {
+        // The widest have no registers left for more than one slice.
+        let slices_fit = wide.rows < 256 || self.slices == 1;
+        if !scratch.hopper || !slices_fit || !self.slices.is_multiple_of(wide.parts) {
+            return false;
+        }
+        // What each block leaves: all slices but its last, or all it has so far.
+        let left = match (wide.parts, self.slices / wide.parts) {
+            (_, 1) => 0,
+            (1, _) => 1,
+            (_, each) => each - 1,
+        };
+        let blocks = wide.blocks(self, scratch, rows) * wide.parts;
+        blocks * left * wide.rows * BLOCK_OUTPUTS <= scratch.sums.len()
+    }
+
+    /// Every way in which the kernel for Hopper can cut a product of so many rows.
+    pub fn wides(&self, scratch: &Scratch, rows: usize) -> Vec<Wide> {
+        let all = [16, 32, 64, 128, 256]
+            .into_iter()
+            .flat_map(|rows| [1, 2, 4, 8].into_iter().map(move |parts| Wide { rows, parts }));
+        all.filter(|it| self.can(scratch, *it, rows)).collect()
+    }
+
     /// The path that is fastest for a number of rows.
     pub fn path(&self, scratch: &Scratch, rows: usize) -> Path {
         let width = rows.next_power_of_two().min(FEW_MAX);
         let rows_read = self.outputs.div_ceil(TILE) * width + self.outputs;
         let bytes = rows.div_ceil(width) * rows_read * self.inputs * 2;
-        if rows <= FEW || bytes <= FEW_BYTES_MAX {
+        let many = scratch.hopper && MANY_OUTPUTS <= self.outputs && self.slices == 1;
+        if rows <= 8 || !many && (rows <= FEW || bytes <= FEW_BYTES_MAX) {
             return Path::Few;
         }
-        let cut = |blocks: Blocks| {
-            let count = rows.div_ceil(blocks.rows()) * self.outputs.div_ceil(BLOCK_OUTPUTS);
-            // Of the narrow wide ones two fit a multiprocessor.
-            let fit = if blocks == Blocks::Wide(64) { 2 } else { 1 };
-            let enough = scratch.blocks_min * fit * 2 / 3;
-            let parts = [1, 2, 4].into_iter().find(|it| enough <= count * it).unwrap_or(8);
-            (count, parts.min(self.slices))
-        };
         if !scratch.hopper {
-            let blocks = Blocks::Plain(if rows <= 32 { 32 } else { 64 });
-            let (count, parts) = cut(blocks);
-            let is_cut = 1 < parts && count < scratch.blocks_min;
-            return if is_cut { Path::Cut(blocks, self.slices) } else { Path::Whole(blocks) };
+            let width = if rows <= 32 { 32 } else { 64 };
+            let count = rows.div_ceil(width) * self.outputs.div_ceil(BLOCK_OUTPUTS);
+            let is_cut = 1 < self.slices && count < scratch.multiprocessors * 2 / 3;
+            return if is_cut { Path::Cut(width) } else { Path::Whole(width) };
         }
-        if rows <= 32 {
-            // Of the plain ones more fit a multiprocessor, which pays while memory sets the pace.
-            let blocks = Blocks::Plain(32);
-            let is_cut = 1 < self.slices;
-            return if is_cut { Path::Cut(blocks, self.slices) } else { Path::Whole(blocks) };
-        }
-        let blocks = Blocks::Wide(if rows <= 64 { 64 } else { 128 });
-        let (_, parts) = cut(blocks);
-        match (self.slices, parts) {
-            (1, _) if 128 < rows => Path::Whole(Blocks::Wide(256)),
-            (1, _) | (_, 1) if rows <= 128 => Path::Whole(blocks),
-            (_, 1) => {
-                // A wider block reads less; a last one that is half empty computes more.
-                let waste = |width: usize| rows.next_multiple_of(width);
-                let wide = waste(192) * 10 <= waste(128) * 11;
-                Path::Whole(Blocks::Wide(if wide { 192 } else { 128 }))
-            }
-            (_, parts) => Path::Cut(blocks, parts),
-        }
+        Path::Wide(self.wide(scratch, rows))
+    }
+
+    /// The widest blocks that have enough of the card, sums shared as far as all blocks fit it.
+    /// From measurements on an H200, see the notes in the README.
+    fn wide(&self, scratch: &Scratch, rows: usize) -> Wide {
+        let width = match rows {
+            0..=16 => 16,
+            17..=32 => 32,
+            33..=128 => 64,
+            _ if self.slices == 1 => 256,
+            _ => 128,
+        };
+        // Two of the narrow ones fit a multiprocessor; a few wait for a place at no loss.
+        let room =
+            if width <= 64 { scratch.multiprocessors * 3 / 2 } else { scratch.multiprocessors };
+        // Wide ones keep the sums of slices in registers where they add up all of them, and leave
+        // them in memory else: more than one is not worth it.
+        let fits = |wide: &Wide| {
+            let few_left = width <= 64 || self.slices <= 2 * wide.parts;
+            wide.items(self, rows) * wide.parts <= room
+                && few_left
+                && self.can(scratch, *wide, rows)
+        };
+        let shared = [8, 4, 2].into_iter().map(|parts| Wide { rows: width, parts });
+        shared.into_iter().find(fits).unwrap_or(Wide { rows: width, parts: 1 })
     }
 }
