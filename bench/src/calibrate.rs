@@ -106,10 +106,11 @@ pub async fn run(args: &Args) -> Result<(), String> {
     }
     let mut search = Search::new(&mut pair, rules);
     let crossing = search.run().await?;
+    let together = Some(search.together(crossing).await?);
     let file = search.file(crossing);
     let found = search.sentence(crossing);
     let depth = pair.depth().await?;
-    let file = File { key, measured: clock::utc(), depth, ..file };
+    let file = File { key, measured: clock::utc(), together, depth, ..file };
     let written = std::fs::write(&args.out, file.text());
     written.map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
     report::show(&found);
@@ -170,10 +171,20 @@ impl Pair {
         depth::table(self, &ladder, drafts_max, repeats).await
     }
 
+    fn requests(&self, in_flight: u32) -> u32 {
+        (in_flight * self.args.requests_each).max(self.args.requests_min)
+    }
+
+    /// Prompts that the instance has not seen, for `requests` requests.
+    fn fresh(&mut self, at: usize, requests: u32) -> Like {
+        let first = self.prompts[at];
+        self.prompts[at] += requests;
+        Like { requests, first, drafts_max: None, cache_salt: None }
+    }
+
     async fn run(&self, at: usize, in_flight: u32, like: Like) -> Result<f64, String> {
-        let requests = (in_flight * self.args.requests_each).max(self.args.requests_min);
         let (set, tokens_max) = (self.args.prompts, self.args.tokens);
-        let Like { first, drafts_max, cache_salt } = like;
+        let Like { requests, first, drafts_max, cache_salt } = like;
         let ask = move |index| Ask {
             prompt: first + index,
             text: prompts::prompt(set, first + index),
@@ -197,8 +208,9 @@ impl Pair {
 }
 
 /// What the requests of one run have in common.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Like {
+    requests: u32,
     first: u32,
     drafts_max: Option<u32>,
     cache_salt: Option<String>,
@@ -212,6 +224,7 @@ impl Drafting for Pair {
         repeat: u32,
     ) -> Result<f64, String> {
         let like = Like {
+            requests: self.requests(in_flight),
             first: repeat * self.args.in_flight_max.saturating_mul(self.args.requests_each),
             drafts_max: Some(drafts),
             cache_salt: Some(format!("{}-{drafts}-{in_flight}-{repeat}", std::process::id())),
@@ -227,13 +240,29 @@ impl Drafting for Pair {
 impl Measure for &mut Pair {
     async fn total(&mut self, role: Role, in_flight: u32) -> Result<f64, String> {
         let at = usize::from(role == Role::Throughput);
-        let requests = (in_flight * self.args.requests_each).max(self.args.requests_min);
-        let like = Like { first: self.prompts[at], ..Like::default() };
-        self.prompts[at] += requests;
+        let like = self.fresh(at, self.requests(in_flight));
         let total = self.run(at, in_flight, like).await?;
         let name = role.label();
         report::progress(&format!("{in_flight:>4} in flight  {name:<12} {total:8.1} tok/s"));
         Ok(total)
+    }
+
+    async fn both(&mut self, in_flight: u32, alone: [f64; 2]) -> Result<[f64; 2], String> {
+        let slower = alone[0].min(alone[1]);
+        let requests = |speed: f64| f64::from(self.requests(in_flight)) * speed / slower;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "above 0, and a cast saturates"
+        )]
+        let requests = alone.map(|it| requests(it).round() as u32);
+        let (first, second) = (self.fresh(0, requests[0]), self.fresh(1, requests[1]));
+        let (first, second) =
+            tokio::join!(self.run(0, in_flight, first), self.run(1, in_flight, second));
+        let both = [first?, second?];
+        let total = both[0] + both[1];
+        report::progress(&format!("{in_flight:>4} in flight  each of both {total:8.1} tok/s"));
+        Ok(both)
     }
 }
 

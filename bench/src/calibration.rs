@@ -37,6 +37,10 @@ pub struct File {
     pub curves: BTreeMap<String, Points>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<Threshold>,
+    /// Speed of both instances at work over the sum of each alone: below 1 where they share
+    /// cores, memory or power.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<f64>,
     /// (decoding requests at most, drafts); beyond the last none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depth: Vec<(u32, u32)>,
@@ -55,6 +59,7 @@ impl File {
                 named(Role::Throughput, throughput),
             ]),
             threshold: None,
+            together: None,
             depth: Vec::new(),
         }
     }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::client::Client;
+use crate::clock::Clock;
 use crate::report::{self, Results};
-use crate::target;
-use crate::{sweep, target::Target};
+use crate::sweep;
+use crate::target::{self, Target};
 
 pub mod peer;
 
@@ -52,10 +54,16 @@ fn parse_program(text: &str) -> Result<(Kind, PathBuf), String> {
 }
 
 /// Starts the peers, loads all of them and our own in turns, prints ratios and stops the peers.
-pub async fn run(args: Args) -> Result<(), String> {
+pub async fn run(mut args: Args) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
     let programs: BTreeMap<Kind, PathBuf> = args.programs.iter().cloned().collect();
-    let mut targets = vec![named(OURS, &args.routed)?];
+    let ours = named(OURS, &args.routed)?;
+    target::check(&ours, args.load.allow_remote)?;
+    let mut targets = vec![ours];
+    if args.load.model.is_none() {
+        // What proxies in front of our pair call it is theirs: SGLang's says "unknown".
+        args.load.model = Some(Client::new(Clock::start()).model(&targets[0]).await?);
+    }
     // Held until the end: a peer stops when it is dropped.
     let mut running: Vec<Peer> = Vec::new();
     for &kind in &args.peers {

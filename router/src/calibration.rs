@@ -73,6 +73,8 @@ pub struct Calibration {
     pub curves: BTreeMap<Role, Curve>,
     /// (high, low), as written or as the curves imply.
     pub thresholds: Option<(u32, u32)>,
+    /// Speed of both instances at work over the sum of each alone; 1 when they share nothing.
+    pub together: f64,
 }
 
 #[derive(Deserialize)]
@@ -83,6 +85,12 @@ struct File {
     #[serde(default)]
     curves: BTreeMap<String, Vec<(u32, f64)>>,
     threshold: Option<Thresholds>,
+    #[serde(default = "shares_nothing")]
+    together: f64,
+}
+
+fn shares_nothing() -> f64 {
+    1.0
 }
 
 #[derive(Deserialize)]
@@ -113,7 +121,10 @@ impl Calibration {
         if thresholds.is_some_and(|(high, low)| high < low) {
             return Err("threshold.low is above threshold.high".to_owned());
         }
-        Ok(Self { key: file.key, curves, thresholds })
+        if !(0.0..=1.0).contains(&file.together) {
+            return Err("together is not a number from 0 to 1".to_owned());
+        }
+        Ok(Self { key: file.key, curves, thresholds, together: file.together })
     }
 }
 

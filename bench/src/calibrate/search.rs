@@ -18,6 +18,14 @@ pub trait Measure {
         role: Role,
         in_flight: u32,
     ) -> impl Future<Output = Result<f64, String>> + Send;
+
+    /// Runs both at once, `in_flight` requests on each, about as long: `alone` is how fast each
+    /// is by itself.
+    fn both(
+        &mut self,
+        in_flight: u32,
+        alone: [f64; 2],
+    ) -> impl Future<Output = Result<[f64; 2], String>> + Send;
 }
 
 /// Where to look and how often.
@@ -179,6 +187,24 @@ impl<M: Measure> Search<M> {
         let is_faster = 0.0 <= rung.log_ratio();
         self.rungs.insert(in_flight, rung);
         Ok(is_faster)
+    }
+
+    /// Speed of both at work over the sum of each alone, at the crossing and at most 1: what the
+    /// instances share (cores, memory, power) makes it less.
+    pub async fn together(&mut self, crossing: Crossing) -> Result<f64, String> {
+        let at = crossing.below.or(crossing.above).expect("a search looks at one load at least");
+        let mut shares = Vec::new();
+        for _ in 0..self.rules.repeats_min {
+            let mut alone = [0.0; 2];
+            for (role, alone) in Role::ALL.into_iter().zip(&mut alone) {
+                *alone = self.measure.total(role, at).await?;
+            }
+            let both = self.measure.both(at, alone).await?;
+            self.runs += 3;
+            shares.push(both.iter().sum::<f64>() / alone.iter().sum::<f64>());
+        }
+        let median = stats::median(&shares).filter(|it| it.is_finite());
+        Ok((median.unwrap_or(1.0) * 100.0).round().min(100.0) / 100.0)
     }
 
     fn step_of(&self, in_flight: u32) -> usize {

@@ -145,7 +145,7 @@ impl Cut {
             Strategy::Spill => Policy::Spill(Spill { high }),
             Strategy::Marginal => {
                 let (speculative, throughput) = self.curves(believed);
-                Policy::Marginal(Marginal { speculative, throughput })
+                Policy::Marginal(Marginal { speculative, throughput, together: 1.0 })
             }
             Strategy::Speculative => Policy::Pin(Role::Speculative),
             Strategy::Throughput | Strategy::Adaptive | Strategy::One => {

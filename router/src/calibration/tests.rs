@@ -46,12 +46,19 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
         (r#"{"speculative": [[1, -1.0]]}"#, "", "not a number of at least 0"),
         (r#"{"speculative": [[4000000000, 1.0]]}"#, "", "goes beyond 65536"),
         (BOTH, r#", "threshold": {"high": 2, "low": 3}"#, "low is above"),
+        (BOTH, r#", "together": 1.5"#, "from 0 to 1"),
         ("7", "", "invalid type"),
     ] {
         let why = parse(curves, rest).unwrap_err();
         assert!(why.contains(part), "{why}");
     }
     assert!(Calibration::parse(r#"{"format": 2}"#).unwrap_err().contains("this version reads 1"));
+}
+
+#[test]
+fn instances_share_nothing_unless_the_file_says_so() {
+    assert_eq!(parse(BOTH, "").unwrap().together, 1.0);
+    assert_eq!(parse(BOTH, r#", "together": 0.79"#).unwrap().together, 0.79);
 }
 
 #[test]

@@ -288,7 +288,8 @@ fn marginal(c: &mut Checks, raw: &RawPolicy, calibration: Option<Calibration>) -
     };
     match (take(Role::Speculative), take(Role::Throughput)) {
         (Some(speculative), Some(throughput)) => {
-            Policy::Marginal(Marginal { speculative, throughput })
+            let together = calibration.together;
+            Policy::Marginal(Marginal { speculative, throughput, together })
         }
         _ => fallback,
     }

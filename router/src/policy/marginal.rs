@@ -9,6 +9,9 @@ use crate::config::Role;
 pub struct Marginal {
     pub speculative: Curve,
     pub throughput: Curve,
+    /// Speed of both instances of a pair at work over the sum of each alone; 1 when they share
+    /// nothing.
+    pub together: f64,
 }
 
 impl Marginal {
@@ -23,7 +26,7 @@ impl Marginal {
             }
             let curve = self.curve(candidate.role);
             let after = candidate.in_flight.saturating_add(1);
-            let gain = curve.gain(candidate.in_flight);
+            let gain = self.gain(candidate, candidates);
             // Where curves are flat the request goes where it will itself be fastest.
             let own = curve.at(after) / f64::from(after);
             let is_better = best.is_none_or(|(_, best_gain, best_own)| {
@@ -37,6 +40,19 @@ impl Marginal {
             Some((at, ..)) => Verdict::Go { at, reason: Reason::Marginal },
             None => Verdict::Full,
         }
+    }
+
+    /// Tokens a second that one more request adds. The first request of an idle role also slows
+    /// the other role down: as if all were the pair of its busiest instance.
+    fn gain(&self, candidate: &Candidate, candidates: &[Candidate]) -> f64 {
+        let gain = self.curve(candidate.role).gain(candidate.in_flight);
+        let busy = |it: &&Candidate| 0 < it.in_flight;
+        if candidates.iter().filter(busy).any(|it| it.role == candidate.role) {
+            return gain;
+        }
+        let speed = |it: &Candidate| self.curve(it.role).at(it.in_flight);
+        let other = candidates.iter().filter(busy).map(speed).fold(0.0, f64::max);
+        if other == 0.0 { gain } else { self.together * (other + gain) - other }
     }
 
     fn curve(&self, role: Role) -> &Curve {

@@ -18,7 +18,7 @@ fn switch(high: u32, low: u32) -> Policy {
 fn marginal() -> Policy {
     let speculative = Curve::new(vec![(1, 96.0), (4, 240.0), (8, 300.0), (16, 280.0)]).unwrap();
     let throughput = Curve::new(vec![(1, 54.0), (16, 640.0), (64, 773.0)]).unwrap();
-    Policy::Marginal(Marginal { speculative, throughput })
+    Policy::Marginal(Marginal { speculative, throughput, together: 1.0 })
 }
 
 fn candidate(role: Role, in_flight: u32, in_flight_max: u32) -> Candidate {
@@ -111,12 +111,40 @@ fn marginal_goes_where_one_more_adds_most() {
     check(&policy, WORK, Role::Speculative, &pair(10, 10), "full");
 }
 
+/// What the second instance brings is less when it slows the first one down; once both are at work,
+/// that is paid for.
+#[test]
+fn marginal_starts_the_second_instance_when_both_together_are_faster() {
+    let Policy::Marginal(marginal) = marginal() else { panic!() };
+    let policy = |together| Policy::Marginal(Marginal { together, ..marginal.clone() });
+    let second_at = |together| {
+        let goes = |n: &u32| {
+            let candidates = pair(*n, 0);
+            let load = Load {
+                total: *n,
+                mode: Role::Speculative,
+                in_mode: DWELL,
+                candidates: &candidates,
+            };
+            let Verdict::Go { at, .. } = policy(together).decide(WORK, &load).verdict else {
+                panic!()
+            };
+            candidates[at].role == Role::Throughput
+        };
+        (1..=10).find(goes)
+    };
+    assert_eq!([1.0, 0.9, 0.5].map(second_at), [Some(1), Some(4), Some(10)]);
+    // Nothing is shared with an idle instance.
+    check(&policy(0.0), WORK, Role::Speculative, &pair(0, 0), "speculative marginal");
+    check(&policy(0.0), WORK, Role::Speculative, &pair(1, 5), "speculative marginal");
+}
+
 /// Measured points are off by some per cent, so a curve may seem to fall and then rise again.
 #[test]
 fn marginal_looks_beyond_a_dip() {
     let speculative = Curve::new(vec![(1, 96.0), (2, 150.0), (3, 148.0), (4, 210.0)]).unwrap();
     let throughput = Curve::new(vec![(1, 54.0), (2, 74.0), (3, 84.0)]).unwrap();
-    let policy = Policy::Marginal(Marginal { speculative, throughput });
+    let policy = Policy::Marginal(Marginal { speculative, throughput, together: 1.0 });
     check(&policy, WORK, Role::Speculative, &pair(2, 1), "speculative marginal");
     check(&policy, WORK, Role::Speculative, &pair(3, 1), "speculative marginal");
     check(&policy, WORK, Role::Speculative, &pair(4, 2), "throughput marginal");

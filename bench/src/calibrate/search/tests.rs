@@ -10,6 +10,8 @@ struct Noisy {
     ladder: Ladder,
     rng: fastrand::Rng,
     noise: f64,
+    /// What is left of each when both run.
+    together: f64,
     runs: u32,
 }
 
@@ -24,11 +26,17 @@ impl Measure for Noisy {
         let noise = (2.0 * self.rng.f64() - 1.0) * self.noise;
         Ok(curve.at(in_flight) * drift * (1.0 + noise))
     }
+
+    async fn both(&mut self, in_flight: u32, _: [f64; 2]) -> Result<[f64; 2], String> {
+        let speculative = self.total(Role::Speculative, in_flight).await?;
+        let throughput = self.total(Role::Throughput, in_flight).await?;
+        Ok([speculative * self.together, throughput * self.together])
+    }
 }
 
 fn noisy(ladder: &Ladder, noise: f64, seed: u64) -> Noisy {
     let rng = fastrand::Rng::with_seed(seed);
-    Noisy { ladder: ladder.clone(), rng, noise, runs: 0 }
+    Noisy { ladder: ladder.clone(), rng, noise, together: 0.8, runs: 0 }
 }
 
 fn rules(in_flight_max: u32) -> Rules {
@@ -59,6 +67,8 @@ fn the_crossing_is_found_within_one_step_in_few_runs() {
             assert!(search.runs() as usize <= 2 * 4 * steps.len(), "{name}: {}", search.runs());
             let read = file.read_by_router().unwrap();
             assert_eq!(read.thresholds, Some((found.high, found.low)));
+            let together = block_on(search.together(crossing)).unwrap();
+            assert!((together - 0.8).abs() <= 0.08, "{name} {seed}: {together}");
             assert!(search.sentence(crossing).contains(&format!("threshold {}", found.high)));
         }
     }
@@ -101,6 +111,10 @@ fn a_dead_instance_ends_the_search() {
     impl Measure for Dead {
         async fn total(&mut self, _: Role, _: u32) -> Result<f64, String> {
             Ok(0.0)
+        }
+
+        async fn both(&mut self, _: u32, _: [f64; 2]) -> Result<[f64; 2], String> {
+            Ok([0.0; 2])
         }
     }
     let why = block_on(Search::new(Dead, rules(8)).run()).unwrap_err();
