@@ -65,6 +65,9 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(PAIRS_MAX))
     )]
     pub pairs_per_router: u32,
+    /// Equal routers in front of the same pairs, each told so (`replicas` in its file)
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub replicas: u32,
     /// Shares of both partitions that the speculative instance gets.
     #[arg(long, value_delimiter = ',', default_value = "0.5", value_parser = parse_share)]
     pub share: Vec<f64>,
@@ -172,6 +175,7 @@ fn cut(args: &Args, share: f64) -> Cut {
         dwell: Duration::from_millis(args.dwell_ms),
         pairs: args.pairs,
         pairs_per_router: args.pairs_per_router,
+        replicas: args.replicas,
     }
 }
 

@@ -61,6 +61,20 @@ impl Curve {
         slopes.fold(next, f64::max)
     }
 
+    /// What one of so many equal routers sees of it: requests and speed, both divided.
+    pub fn share(self, replicas: u32) -> Self {
+        if replicas == 1 {
+            return self;
+        }
+        // Corners that fall between two counts are kept by the counts around them.
+        let around = |it: &(u32, f64)| [(it.0 / replicas).max(1), it.0.div_ceil(replicas)];
+        let mut counts: Vec<u32> = self.0.iter().flat_map(around).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        let point = |n: u32| (n, self.at(n.saturating_mul(replicas)) / f64::from(replicas));
+        Self(counts.into_iter().map(point).collect())
+    }
+
     fn requests_max(&self) -> u32 {
         self.0.last().map_or(0, |it| it.0)
     }

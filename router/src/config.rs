@@ -192,6 +192,8 @@ pub struct Config {
     pub admin: SocketAddr,
     pub threads: u32,
     pub watch: bool,
+    /// Equal routers in front of the same endpoints. What follows is already this one's part.
+    pub replicas: u32,
     pub policy: Policy,
     /// What the calibration that the policy rests on was made for.
     pub calibrated_for: Option<Key>,

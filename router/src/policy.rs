@@ -145,6 +145,24 @@ impl Policy {
         }
     }
 
+    /// What one of so many equal routers goes by. Each sees its part of the requests; that the
+    /// others hold as much is taken for granted.
+    pub fn share(self, replicas: u32) -> Self {
+        let part = |count| part(count, replicas);
+        match self {
+            Self::Switch(it) => {
+                Self::Switch(switch::Switch { high: part(it.high), low: part(it.low), ..it })
+            }
+            Self::Spill(it) => Self::Spill(spill::Spill { high: part(it.high) }),
+            Self::Marginal(it) => Self::Marginal(marginal::Marginal {
+                speculative: it.speculative.share(replicas),
+                throughput: it.throughput.share(replicas),
+                together: it.together,
+            }),
+            Self::Pin(role) => Self::Pin(role),
+        }
+    }
+
     /// The thresholds, where there are any: (high, low).
     pub fn thresholds(&self) -> Option<(u32, u32)> {
         match self {
@@ -184,6 +202,12 @@ impl Policy {
         };
         Decision { verdict, mode }
     }
+}
+
+/// One router's part of a count that so many share: rounded down, so that all of them together stay
+/// within it, but something of everything.
+pub fn part(count: u32, replicas: u32) -> u32 {
+    (count / replicas).max(count.min(1))
 }
 
 /// The least full candidate of a role that has room.

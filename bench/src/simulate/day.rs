@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use router::config::Role;
-use router::policy::{Candidate, Policy};
+use router::policy::{Candidate, Policy, part};
 
 use super::desk::{Desk, Patience, Placed};
 use super::histogram::Histogram;
@@ -24,12 +24,14 @@ pub struct Member {
     pub speed: Speed,
 }
 
-/// `routers` equal routers, each with these members; clients meet one of them by chance.
+/// `routers` equal fleets of these members, each behind `replicas` equal routers; clients meet one
+/// of all routers by chance.
 #[derive(Clone, Debug)]
 pub struct System {
     pub policy: Policy,
     pub members: Vec<Member>,
     pub routers: u32,
+    pub replicas: u32,
     pub patience: Patience,
 }
 
@@ -191,8 +193,10 @@ struct Day {
     order: u64,
     rng: fastrand::Rng,
     desks: Vec<Desk>,
+    /// Desks of one fleet.
+    replicas: usize,
     instances: Vec<Instance>,
-    /// Instances of one desk.
+    /// Instances of one fleet.
     width: usize,
     clients: Clients,
     served_before: f64,
@@ -204,19 +208,22 @@ impl Day {
         let candidate = |it: &Member| Candidate {
             role: it.role,
             in_flight: 0,
-            in_flight_max: it.in_flight_max,
+            in_flight_max: part(it.in_flight_max, system.replicas),
             weight_milli: 1000,
         };
         let candidates: Vec<Candidate> = system.members.iter().map(candidate).collect();
-        let desk = Desk::new(system.policy.clone(), candidates, system.patience);
-        let desks = usize::try_from(system.routers).expect("32 bits fit");
-        let speeds = system.members.iter().cycle().take(system.members.len() * desks);
+        let policy = system.policy.clone().share(system.replicas);
+        let desk = Desk::new(policy, candidates, system.patience);
+        let [fleets, replicas] =
+            [system.routers, system.replicas].map(|it| usize::try_from(it).expect("32 bits fit"));
+        let speeds = system.members.iter().cycle().take(system.members.len() * fleets);
         Self {
             rules,
             events: BinaryHeap::new(),
             order: 0,
             rng: fastrand::Rng::with_seed(rules.seed),
-            desks: vec![desk; desks],
+            desks: vec![desk; fleets * replicas],
+            replicas,
             instances: speeds.map(|it| Instance::new(it.speed.clone())).collect(),
             width: system.members.len(),
             clients: Clients::default(),
@@ -234,14 +241,19 @@ impl Day {
     fn send(&mut self, client: Option<u32>, now_s: f64) {
         let tokens = self.rules.lengths.sample(&mut self.rng);
         let desk = self.rng.usize(..self.desks.len());
-        let request = Request { id: self.outcome.arrived, arrived_s: now_s, tokens, client };
+        let request = Request { id: self.outcome.arrived, arrived_s: now_s, tokens, client, desk };
         self.outcome.arrived += 1;
         self.shed_expired(desk, now_s);
         match self.desks[desk].arrive(request, now_s) {
-            Placed::At(at) => self.begin(desk * self.width + at, request, now_s),
+            Placed::At(at) => self.begin(self.instance(desk, at), request, now_s),
             Placed::Waits => {}
             Placed::Shed => self.shed(request, now_s),
         }
+    }
+
+    /// Where a desk's candidate stands among all instances.
+    fn instance(&self, desk: usize, at: usize) -> usize {
+        desk / self.replicas * self.width + at
     }
 
     fn begin(&mut self, instance: usize, request: Request, now_s: f64) {
@@ -253,11 +265,11 @@ impl Day {
         let Some(done) = self.instances[instance].finish(turn, now_s) else { return };
         self.expect_end(instance);
         self.note(done, now_s);
-        let desk = instance / self.width;
+        let desk = done.desk;
         self.desks[desk].release(instance % self.width);
         self.shed_expired(desk, now_s);
         while let Some((at, request)) = self.desks[desk].grant(now_s) {
-            self.begin(desk * self.width + at, request, now_s);
+            self.begin(self.instance(desk, at), request, now_s);
         }
         self.next_of(done.client, now_s);
     }

@@ -13,6 +13,8 @@ pub struct Request {
     pub tokens: u32,
     /// Who sent it and waits for it, in a closed loop.
     pub client: Option<u32>,
+    /// The router that placed it.
+    pub desk: usize,
 }
 
 /// A request that runs, in order of when it ends.

@@ -72,6 +72,8 @@ pub struct Cut {
     pub dwell: Duration,
     pub pairs: u32,
     pub pairs_per_router: u32,
+    /// Routers in front of the same pairs.
+    pub replicas: u32,
 }
 
 impl Default for Cut {
@@ -83,6 +85,7 @@ impl Default for Cut {
             dwell: Duration::from_secs(1),
             pairs: 1,
             pairs_per_router: PAIRS_MAX,
+            replicas: 1,
         }
     }
 }
@@ -132,6 +135,7 @@ impl Cut {
             policy: self.policy(believed, strategy, pairs),
             members: of_pair.into_iter().cycle().take(count).collect(),
             routers,
+            replicas: self.replicas,
             patience: Patience::default(),
         }
     }

@@ -212,6 +212,28 @@ fn swinging_arrivals_lose_little_time_against_the_better_fixed_mode() {
     }
 }
 
+/// Each sees its part of the requests only, so near the threshold they do not agree.
+#[test]
+fn several_routers_cost_little_where_each_has_a_request() {
+    for ladder in ladders::built_in() {
+        for n in [2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128] {
+            for policy in POLICIES {
+                let of = |replicas| {
+                    let cut = Cut { replicas, ..Cut::default() };
+                    let found = day::run(&cut.system(&ladder, policy), &clients(n), brief(&ladder));
+                    assert_eq!(found.arrived, found.ended + found.shed);
+                    found.total
+                };
+                for (replicas, least) in [(2, 0.93), (4, 0.92), (8, 0.88)] {
+                    let share = of(replicas) / of(1);
+                    let at = format!("{} {policy:?} at {n}, {replicas}", ladder.name);
+                    assert!(n < replicas || least <= share, "{at}: {share:.3}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn ten_thousand_instances_behave_like_two() {
     let ladder = ladder("published");

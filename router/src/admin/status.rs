@@ -40,6 +40,7 @@ pub(super) fn policy(fleet: &Fleet, now: Instant) -> Value {
     let thresholds = policy.thresholds();
     json!({
         "kind": policy.name(),
+        "replicas": live.config.replicas,
         "high": thresholds.map(|it| it.0),
         "low": thresholds.map(|it| it.1),
         "mode": fleet.mode().label(),

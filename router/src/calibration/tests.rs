@@ -26,6 +26,16 @@ fn a_gain_is_the_best_that_lies_ahead() {
 }
 
 #[test]
+fn one_of_several_routers_sees_its_part_of_a_curve() {
+    let curve = Curve::new(vec![(1, 96.0), (4, 240.0), (10, 300.0)]).unwrap();
+    assert_eq!(curve.clone().share(1), curve);
+    let part = curve.share(4);
+    // Four routers with one request each are four requests, at 240 together.
+    let speeds: Vec<_> = (0..=4).map(|it| part.at(it)).collect();
+    assert_eq!(speeds, [0.0, 60.0, 70.0, 75.0, 75.0]);
+}
+
+#[test]
 fn the_threshold_is_the_written_one_or_where_the_curves_cross() {
     let written = parse(BOTH, r#", "threshold": {"high": 9, "low": 7, "confidence": 0.95}"#);
     assert_eq!(written.unwrap().thresholds, Some((9, 7)));

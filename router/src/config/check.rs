@@ -97,12 +97,14 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
     let c = &mut checks;
     let calibration = calibration(c, &file.policy);
     let calibrated_for = calibration.as_ref().map(|it| it.key.clone()).filter(|it| !it.is_empty());
+    let replicas = c.within("replicas", file.replicas, (1, 1, 64));
     let config = Config {
         listen: c.address("listen", file.listen.as_deref(), "127.0.0.1:8000"),
         admin: c.address("admin", file.admin.as_deref(), "127.0.0.1:8001"),
         threads: c.within("threads", file.threads, (0, 0, 256)),
         watch: file.watch.unwrap_or(false),
-        policy: policy(c, &file.policy, calibration),
+        replicas,
+        policy: policy(c, &file.policy, calibration).share(replicas),
         calibrated_for,
         limits: limits(c, file),
         queue: queue(c, file),
@@ -123,7 +125,7 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
             let text = c.read("access.keys_file", path)?;
             Some(keys::digests(&text))
         }),
-        endpoints: file.endpoint.iter().map(|it| endpoint::check(c, it)).collect(),
+        endpoints: file.endpoint.iter().map(|it| endpoint::check(c, it, replicas)).collect(),
         files: files(file),
     };
     check_relations(c, &config);

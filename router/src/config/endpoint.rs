@@ -8,9 +8,10 @@ use http::uri::Uri;
 use super::check::Checks;
 use super::raw::Endpoint;
 use super::{EndpointSpec, Kind, Role, Target, Tls};
+use crate::policy::part;
 use crate::tls;
 
-pub(super) fn check(c: &mut Checks, raw: &Endpoint) -> EndpointSpec {
+pub(super) fn check(c: &mut Checks, raw: &Endpoint, replicas: u32) -> EndpointSpec {
     let name = name(c, raw);
     let field = |part: &str| format!("endpoint {name:?} {part}");
     let role = raw.role.as_deref().map(Role::parse);
@@ -46,7 +47,7 @@ pub(super) fn check(c: &mut Checks, raw: &Endpoint) -> EndpointSpec {
         kind,
         target: Arc::new(target),
         authority,
-        in_flight_max,
+        in_flight_max: part(in_flight_max, replicas),
         weight_milli: to_milli(weight),
         host_preserved: host_header == "preserve",
         authorization: authorization(c, &field("key_file"), raw),

@@ -31,6 +31,7 @@ pub struct File {
     pub admin: Option<String>,
     pub threads: Option<u32>,
     pub watch: Option<bool>,
+    pub replicas: Option<u32>,
     #[serde(default)]
     pub policy: Policy,
     #[serde(default)]

@@ -41,6 +41,24 @@ fn defaults_hold_where_nothing_is_written() {
     assert_eq!(endpoint.authority, "127.0.0.1:8101");
 }
 
+/// All numbers of the pair's load are those of all routers together.
+#[test]
+fn one_of_several_routers_goes_by_its_part() {
+    let of = |replicas: u32, high: u32| {
+        let policy = format!("replicas = {replicas}\n[policy]\nhigh = {high}\n{ENDPOINT}");
+        let config = read(&policy).unwrap();
+        (config.policy.thresholds().unwrap(), config.endpoints[0].in_flight_max)
+    };
+    assert_eq!(of(1, 8), ((8, 6), 256));
+    assert_eq!(of(4, 8), ((2, 1), 64));
+    // Together they stay within what is written, ...
+    assert_eq!(of(3, 8), ((2, 2), 85));
+    // ... but each of them lets a lone request be fast, and a threshold of 0 stays what it is.
+    assert_eq!(of(64, 8), ((1, 1), 4));
+    assert_eq!(of(4, 0), ((0, 0), 64));
+    assert_eq!(refused(&format!("replicas = 0\n{ENDPOINT}")), ["replicas: 0 is outside 1 to 64"]);
+}
+
 #[test]
 fn every_mistake_is_reported_at_once() {
     let found = refused(
