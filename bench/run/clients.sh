@@ -31,13 +31,13 @@ kept() {
 }
 
 if [ -n "${PYTHON:-}" ]; then
-    kept openai-python '1,$' "$PYTHON" bench/run/clients/openai_client.py "${URLS[@]}"
+    kept openai-python '1,$' "$PYTHON" tests/clients/openai_client.py "${URLS[@]}"
 else
     echo 'openai-python: left out'
 fi
 if [ -n "${NODE_MODULES:-}" ]; then
     # Node looks for packages beside the script.
-    cp bench/run/clients/openai_client.mjs "$RUN/"
+    cp tests/clients/openai_client.mjs "$RUN/"
     ln -s "$NODE_MODULES" "$RUN/node_modules"
     kept openai-node '1,$' node "$RUN/openai_client.mjs" "${URLS[@]}"
 else

@@ -7,6 +7,7 @@
 
 import assert from "node:assert/strict";
 import OpenAI from "openai";
+import { VERSION } from "openai/version";
 
 const messages = [{ role: "user", content: "Why is the sky blue?" }];
 
@@ -48,4 +49,4 @@ for (const baseURL of process.argv.slice(2)) {
   console.log(`${baseURL}: ${model}: right`);
 }
 for (const answer of answers) assert.deepEqual(answer, answers[0]);
-console.log(`${answers.length} servers, the same texts`);
+console.log(`openai ${VERSION}: ${answers.length} servers, the same texts`);
