@@ -50,23 +50,7 @@ template <int HEAD, int TILES>
 DEV void weigh(float (&scores)[TILES][2][4], Part<HEAD, TILES, WARPS>& part,
                Shared<HEAD, TILES>& s, int key0, const Attend& p, const Text& text) {
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-#pragma unroll
-  for (int tile = 0; tile < TILES; ++tile)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = tile * 16 + half * 8 + lane / 4, end = text.end_of(row, p.group);
-      float most = NEGATIVE_INFINITY;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        int key = key0 + warp * 16 + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        float& value = scores[tile][i / 2][half * 2 + i % 2];
-        if (key < p.rope.behind || end <= key) value = NEGATIVE_INFINITY;
-        most = fmaxf(most, value);
-      }
-      most = fmaxf(most, __shfl_xor_sync(FULL, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(FULL, most, 2));
-      if (lane % 4 == 0) s.most[warp][row] = most;
-    }
+  mask(scores, s.most[warp], key0 + warp * 16, p, text);
   __syncthreads();
 #pragma unroll
   for (int tile = 0; tile < TILES; ++tile)

@@ -164,6 +164,31 @@ DEV void patch_keys(bf16* k, bf16* v, const bf16 (&own)[2][ROWS_MAX * HEAD], con
   }
 }
 
+// Minus infinity where a row does not see a key; the largest score of each row to `largest`. The
+// warp's scores are of COLUMNS times 8 keys from `key0` on.
+template <int TILES, int COLUMNS>
+DEV void mask(float (&scores)[TILES][COLUMNS][4], float* largest, int key0, const Attend& p,
+              const Text& text) {
+  const int lane = threadIdx.x % WARP;
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile * 16 + half * 8 + lane / 4, end = text.end_of(row, p.group);
+      float most = NEGATIVE_INFINITY;
+#pragma unroll
+      for (int i = 0; i < COLUMNS * 2; ++i) {
+        int key = key0 + i / 2 * 8 + lane % 4 * 2 + i % 2;
+        float& value = scores[tile][i / 2][half * 2 + i % 2];
+        if (key < p.rope.behind || end <= key) value = NEGATIVE_INFINITY;
+        most = fmaxf(most, value);
+      }
+      most = fmaxf(most, __shfl_xor_sync(FULL, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(FULL, most, 2));
+      if (lane % 4 == 0) largest[row] = most;
+    }
+}
+
 template <int HEAD>
 DEV void store_row(const Attend& p, uint2 span, int kv_head, int row, int at, float low,
                    float high) {
