@@ -261,7 +261,7 @@ impl Measure for &mut Pair {
             tokio::join!(self.run(0, in_flight, first), self.run(1, in_flight, second));
         let both = [first?, second?];
         let total = both[0] + both[1];
-        report::progress(&format!("{in_flight:>4} in flight  each of both {total:8.1} tok/s"));
+        report::progress(&format!("{in_flight:>4} in flight  both at once {total:8.1} tok/s"));
         Ok(both)
     }
 }

@@ -75,14 +75,18 @@ impl Client {
 
     /// Drafts that the target makes in a step; none where it does not tell.
     pub async fn draft_depth(&self, target: &Target) -> u32 {
-        let text = self.text(&format!("{}/load", target.url)).await.unwrap_or_default();
-        let load: Value = serde_json::from_str(&text).unwrap_or_default();
+        let load = self.told(target, "/load").await;
         load["draft_depth"].as_u64().and_then(|it| it.try_into().ok()).unwrap_or(0)
     }
 
     /// What the target tells of itself; nothing if it is no engine of ours.
     pub async fn info(&self, target: &Target) -> Value {
-        let text = self.text(&format!("{}/server_info", target.url)).await.unwrap_or_default();
+        self.told(target, "/server_info").await
+    }
+
+    /// A page of JSON; nothing where there is none.
+    async fn told(&self, target: &Target, path: &str) -> Value {
+        let text = self.text(&format!("{}{path}", target.url)).await.unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     }
 

@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use router::config::Role;
+
+use super::search::some_tokens;
 use crate::stats;
 
 /// Runs the speculative instance with a number of drafts.
@@ -34,10 +37,7 @@ pub async fn table<D: Drafting>(
         for repeat in 0..repeats {
             for (drafts, totals) in (0..).zip(&mut totals) {
                 let total = drafting.total_with(drafts, in_flight, repeat).await?;
-                if !total.is_finite() || total <= 0.0 {
-                    return Err(format!("speculative made no tokens with {in_flight} in flight"));
-                }
-                totals.push(total);
+                totals.push(some_tokens(Role::Speculative, in_flight, total)?);
             }
         }
         most = best(&totals);

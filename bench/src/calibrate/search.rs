@@ -50,6 +50,15 @@ pub fn usual_ladder(in_flight_max: u32) -> Vec<u32> {
     ladder
 }
 
+/// The speed of a run that made tokens; nothing can be compared with one that made none.
+pub(super) fn some_tokens(role: Role, in_flight: u32, total: f64) -> Result<f64, String> {
+    if total.is_finite() && 0.0 < total {
+        Ok(total)
+    } else {
+        Err(format!("{} made no tokens with {in_flight} in flight", role.label()))
+    }
+}
+
 /// Both instances at one load.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rung {
@@ -166,14 +175,7 @@ impl<M: Measure> Search<M> {
             // Each goes first as often, so that what changes with time favours neither.
             let order = if repeat % 2 == 0 { Role::ALL } else { [Role::ALL[1], Role::ALL[0]] };
             for role in order {
-                let total = self.measure.total(role, in_flight).await?;
-                self.runs += 1;
-                if !total.is_finite() || total <= 0.0 {
-                    return Err(format!(
-                        "{} made no tokens with {in_flight} in flight",
-                        role.label()
-                    ));
-                }
+                let total = self.total(role, in_flight).await?;
                 match role {
                     Role::Speculative => rung.speculative.push(total),
                     Role::Throughput => rung.throughput.push(total),
@@ -189,6 +191,11 @@ impl<M: Measure> Search<M> {
         Ok(is_faster)
     }
 
+    async fn total(&mut self, role: Role, in_flight: u32) -> Result<f64, String> {
+        self.runs += 1;
+        some_tokens(role, in_flight, self.measure.total(role, in_flight).await?)
+    }
+
     /// Speed of both at work over the sum of each alone, at the crossing and at most 1: what the
     /// instances share (cores, memory, power) makes it less.
     pub async fn together(&mut self, crossing: Crossing) -> Result<f64, String> {
@@ -197,10 +204,10 @@ impl<M: Measure> Search<M> {
         for _ in 0..self.rules.repeats_min {
             let mut alone = [0.0; 2];
             for (role, alone) in Role::ALL.into_iter().zip(&mut alone) {
-                *alone = self.measure.total(role, at).await?;
+                *alone = self.total(role, at).await?;
             }
             let both = self.measure.both(at, alone).await?;
-            self.runs += 3;
+            self.runs += 1;
             shares.push(both.iter().sum::<f64>() / alone.iter().sum::<f64>());
         }
         let median = stats::median(&shares).filter(|it| it.is_finite());
