@@ -39,6 +39,10 @@ pub struct Rules {
     pub sure: f64,
 }
 
+/// The longest leap, in steps of the ladder: a factor of four in load. A longer one could pass over
+/// all loads at which speculation is slower.
+const STRIDE_MAX: usize = 4;
+
 /// Powers of two and what lies half way between, up to and with `in_flight_max`.
 pub fn usual_ladder(in_flight_max: u32) -> Vec<u32> {
     let powers = (0..31).map(|power| 1_u32 << power).take_while(|it| *it <= in_flight_max);
@@ -152,7 +156,7 @@ impl<M: Measure> Search<M> {
             if !self.is_speculative_faster(next).await? {
                 break next;
             }
-            (below, stride) = (next, stride * 2);
+            (below, stride) = (next, (stride * 2).min(STRIDE_MAX));
         };
         while below + 1 < above {
             let middle = below + (above - below) / 2;
@@ -292,7 +296,24 @@ impl<M: Measure> Search<M> {
         };
         let sure = self.confidence(crossing);
         write!(text, " (confidence {sure:.2}, {} runs).", self.runs).expect("a string takes all");
+        if let Some(again) = self.again(crossing) {
+            let times = times(again);
+            write!(
+                text,
+                " It is faster again, {times:.2} times, at {again}: one threshold cannot say \
+                 that; `marginal` reads the whole curves."
+            )
+            .expect("a string takes all");
+        }
         text
+    }
+
+    /// A load that was looked at above the crossing at which speculation is surely faster again: a
+    /// second crossing, as where a step of few rows and one of many take about as long.
+    fn again(&self, crossing: Crossing) -> Option<u32> {
+        let above = crossing.above?;
+        let surely = |it: &(&u32, &Rung)| above < *it.0 && self.rules.sure <= it.1.sure();
+        self.rungs.iter().find(surely).map(|it| *it.0)
     }
 
     pub fn runs(&self) -> u32 {

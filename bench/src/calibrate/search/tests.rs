@@ -1,3 +1,4 @@
+use router::calibration::Curve;
 use router::config::Role;
 
 use super::{Crossing, Measure, Rules, Search, usual_ladder};
@@ -93,6 +94,26 @@ fn a_pair_that_never_crosses_is_told_as_it_is() {
     let threshold = search.file(crossing).threshold.unwrap();
     assert_eq!((threshold.high, threshold.low), (0, 0));
     assert!(search.sentence(crossing).starts_with("Speculation is never faster: 0.5"));
+}
+
+/// As the default pair on an H200 does: one threshold holds for one crossing, so a person is told.
+#[test]
+fn a_pair_that_crosses_twice_is_told_as_it_is() {
+    let curve = |points: &[(u32, f64)]| Curve::new(points.to_vec()).unwrap();
+    let ladder = Ladder {
+        name: "twice".to_owned(),
+        speculative: curve(&[(1, 2837.0), (16, 28285.0), (64, 43189.0), (256, 87173.0)]),
+        throughput: curve(&[(1, 1694.0), (32, 35381.0), (64, 55904.0), (256, 74284.0)]),
+        thresholds: None,
+    };
+    let mut search = Search::new(noisy(&ladder, 0.02, 3), rules(256));
+    let crossing = block_on(search.run()).unwrap();
+    let text = search.sentence(crossing);
+    assert!(text.contains("It is faster again, 1.1") && text.contains("at 256: "), "{text}");
+    let once = ladders::built_in().into_iter().find(|it| it.name == "published").unwrap();
+    let mut search = Search::new(noisy(&once, 0.02, 3), rules(64));
+    let crossing = block_on(search.run()).unwrap();
+    assert!(search.sentence(crossing).ends_with("runs)."));
 }
 
 #[test]
