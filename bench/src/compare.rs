@@ -83,7 +83,8 @@ pub async fn run(mut args: Args) -> Result<(), String> {
         };
         match start.run().await {
             Ok(peer) => {
-                targets.push(named(kind.label(), &peer.url)?);
+                let headers = kind.headers();
+                targets.push(Target { headers, ..named(kind.label(), &peer.url)? });
                 running.push(peer);
             }
             Err(why) => report::progress(&format!("without {}: {why}", kind.label())),

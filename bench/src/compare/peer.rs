@@ -37,6 +37,14 @@ impl Kind {
             Self::VllmRouter => "vllm-router",
         }
     }
+
+    /// What each request to it has to say. llama.cpp's server announces that it keeps a connection
+    /// and closes it after a stream: the next request would meet the closing.
+    pub fn headers(self) -> Vec<(String, String)> {
+        let closes = self == Self::LlamaServer;
+        let header = || ("connection".to_owned(), "close".to_owned());
+        closes.then(header).into_iter().collect()
+    }
 }
 
 /// Our own pair, and the threshold for those that take one.
