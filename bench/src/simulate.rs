@@ -152,7 +152,7 @@ fn built_in(names: &[String]) -> Result<Vec<Ladder>, String> {
 /// Curves of a calibration file, as the router reads it.
 fn read(text: &str) -> Result<Ladder, String> {
     let mut file = Calibration::parse(text)?;
-    let thresholds = file.thresholds;
+    let (thresholds, together) = (file.thresholds, file.together);
     let mut take = |role: Role| {
         let curve = file.curves.remove(&role);
         let curve = curve.ok_or_else(|| format!("has no curve for {}", role.label()))?;
@@ -162,6 +162,7 @@ fn read(text: &str) -> Result<Ladder, String> {
     Ok(Ladder {
         name: "calibration".to_owned(),
         thresholds,
+        together,
         speculative: take(Role::Speculative)?,
         throughput: take(Role::Throughput)?,
     })

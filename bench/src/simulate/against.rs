@@ -24,18 +24,20 @@ struct Line {
 type Measured = BTreeMap<String, BTreeMap<u32, f64>>;
 
 /// The policies of a sweep, which must have targets `speculative` and `throughput` for the speeds,
-/// simulated under what the routers of the sweep believed: its `calibration.json` if there is one.
+/// simulated under what the routers of the sweep believed: its `calibration.json` if there is one,
+/// which also tells what both instances cost each other.
 pub fn table(folder: &Path, cut: &Cut, rules: Rules) -> Result<String, String> {
     let read = |name: &str| {
         let path = folder.join(name);
         std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
     };
     let measured = measured(&read("cells.jsonl")?)?;
-    let actual = ladder(&measured)?;
+    let mut actual = ladder(&measured)?;
     let believed = match read("calibration.json") {
         Ok(text) => super::read(&text)?,
         Err(_) => actual.clone(),
     };
+    actual.together = believed.together;
     Ok(compared(&measured, &believed, &actual, cut, rules))
 }
 
@@ -67,6 +69,7 @@ fn ladder(measured: &Measured) -> Result<Ladder, String> {
         speculative: curve("speculative")?,
         throughput: curve("throughput")?,
         thresholds: None,
+        together: 1.0,
     })
 }
 

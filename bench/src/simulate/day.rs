@@ -33,6 +33,8 @@ pub struct System {
     pub routers: u32,
     pub replicas: u32,
     pub patience: Patience,
+    /// Of members that come in twos: what both keep of their speeds while both are at work.
+    pub together: f64,
 }
 
 /// Who sends.
@@ -198,6 +200,7 @@ struct Day {
     instances: Vec<Instance>,
     /// Instances of one fleet.
     width: usize,
+    together: f64,
     clients: Clients,
     served_before: f64,
     outcome: Outcome,
@@ -226,6 +229,7 @@ impl Day {
             replicas,
             instances: speeds.map(|it| Instance::new(it.speed.clone())).collect(),
             width: system.members.len(),
+            together: system.together,
             clients: Clients::default(),
             served_before: 0.0,
             outcome: Outcome::default(),
@@ -258,11 +262,13 @@ impl Day {
 
     fn begin(&mut self, instance: usize, request: Request, now_s: f64) {
         self.instances[instance].admit(request, now_s);
+        self.meet(instance, now_s);
         self.expect_end(instance);
     }
 
     fn end(&mut self, instance: usize, turn: u64, now_s: f64) {
         let Some(done) = self.instances[instance].finish(turn, now_s) else { return };
+        self.meet(instance, now_s);
         self.expect_end(instance);
         self.note(done, now_s);
         let desk = done.desk;
@@ -272,6 +278,20 @@ impl Day {
             self.begin(self.instance(desk, at), request, now_s);
         }
         self.next_of(done.client, now_s);
+    }
+
+    /// Both of a pair slow down when the second begins, and recover when one has nothing to do.
+    fn meet(&mut self, instance: usize, now_s: f64) {
+        if self.together == 1.0 {
+            return;
+        }
+        let other = instance ^ 1;
+        let both = self.instances[instance].is_busy() && self.instances[other].is_busy();
+        let pace = if both { self.together } else { 1.0 };
+        self.instances[instance].set_pace(pace, now_s);
+        if self.instances[other].set_pace(pace, now_s) {
+            self.expect_end(other);
+        }
     }
 
     fn note(&mut self, done: Request, now_s: f64) {

@@ -49,13 +49,38 @@ pub struct Instance {
     /// The time up to which progress is reckoned.
     at_s: f64,
     served: f64,
+    /// Share of its speed that it has at the moment.
+    pace: f64,
     /// Changes with everything that moves the next end.
     turn: u64,
 }
 
 impl Instance {
     pub fn new(speed: Speed) -> Self {
-        Self { speed, running: BinaryHeap::new(), progress: 0.0, at_s: 0.0, served: 0.0, turn: 0 }
+        Self {
+            speed,
+            running: BinaryHeap::new(),
+            progress: 0.0,
+            at_s: 0.0,
+            served: 0.0,
+            pace: 1.0,
+            turn: 0,
+        }
+    }
+
+    pub fn is_busy(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Has so much of its speed from now on; true when that is another share than before.
+    pub fn set_pace(&mut self, pace: f64, now_s: f64) -> bool {
+        if self.pace == pace {
+            return false;
+        }
+        self.advance(now_s);
+        self.pace = pace;
+        self.turn += 1;
+        true
     }
 
     pub fn admit(&mut self, request: Request, now_s: f64) {
@@ -68,7 +93,7 @@ impl Instance {
     /// When the next request ends if none comes, and the turn for which that holds.
     pub fn next_end(&self) -> Option<(f64, u64)> {
         let first = self.running.peek()?.0;
-        let rate = self.speed.total(self.running.len()) / self.running.len() as f64;
+        let rate = self.total() / self.running.len() as f64;
         Some((self.at_s + (first.end - self.progress).max(0.0) / rate, self.turn))
     }
 
@@ -91,10 +116,14 @@ impl Instance {
         self.served
     }
 
+    fn total(&self) -> f64 {
+        self.speed.total(self.running.len()) * self.pace
+    }
+
     fn advance(&mut self, now_s: f64) {
         let count = self.running.len();
         if 0 < count {
-            let made = self.speed.total(count) * (now_s - self.at_s);
+            let made = self.total() * (now_s - self.at_s);
             self.served += made;
             self.progress += made / count as f64;
         }

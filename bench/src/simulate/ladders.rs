@@ -10,6 +10,8 @@ pub struct Ladder {
     pub throughput: Curve,
     /// (high, low) of one pair, where they are told rather than implied.
     pub thresholds: Option<(u32, u32)>,
+    /// Speed of both instances at work over the sum of each alone; 1 when they share nothing.
+    pub together: f64,
 }
 
 type Points = &'static [(u32, f64)];
@@ -76,12 +78,14 @@ pub fn built_in() -> Vec<Ladder> {
         speculative: curve(speculative.to_vec()),
         throughput: curve(throughput.to_vec()),
         thresholds: None,
+        together: 1.0,
     };
     let published = Ladder {
         name: "published".to_owned(),
         speculative: published(96.0, 354.0),
         throughput: published(54.0, 773.0),
         thresholds: None,
+        together: 1.0,
     };
     vec![
         published,

@@ -130,6 +130,7 @@ impl Cut {
         let routers = self.pairs.div_ceil(self.pairs_per_router);
         let pairs = self.pairs.div_ceil(routers);
         let of_pair = self.members(ladder, strategy);
+        let together = if of_pair.len() == 2 { ladder.together } else { 1.0 };
         let count = usize::try_from(pairs).expect("32 bits fit") * of_pair.len();
         System {
             policy: self.policy(believed, strategy, pairs),
@@ -137,6 +138,7 @@ impl Cut {
             routers,
             replicas: self.replicas,
             patience: Patience::default(),
+            together,
         }
     }
 
@@ -149,7 +151,8 @@ impl Cut {
             Strategy::Spill => Policy::Spill(Spill { high }),
             Strategy::Marginal => {
                 let (speculative, throughput) = self.curves(believed);
-                Policy::Marginal(Marginal { speculative, throughput, together: 1.0 })
+                let together = believed.together;
+                Policy::Marginal(Marginal { speculative, throughput, together })
             }
             Strategy::Speculative => Policy::Pin(Role::Speculative),
             Strategy::Throughput | Strategy::Adaptive | Strategy::One => {

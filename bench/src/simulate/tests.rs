@@ -70,6 +70,22 @@ fn a_seed_repeats_a_day_and_another_does_not() {
     assert_ne!(of(3), of(4));
 }
 
+/// Two instances that keep three quarters of their speeds while both are at work: four clients
+/// make what both curves say for two, less a quarter; one client makes what one curve says.
+#[test]
+fn instances_slow_each_other_down_only_while_both_are_at_work() {
+    let alone = ladder("cpu-pair");
+    let shared = Ladder { together: 0.75, ..alone.clone() };
+    let of = |ladder: &Ladder, n| total(ladder, Strategy::Adaptive, &clients(n));
+    let is_near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.01;
+    assert!(is_near(of(&shared, 4), 0.75 * of(&alone, 4)), "{}", of(&shared, 4));
+    assert!(is_near(of(&shared, 1), of(&alone, 1)));
+    // With nothing gained by the second instance, `marginal` leaves it alone.
+    let useless = Ladder { together: 0.3, ..alone.clone() };
+    let of = |strategy| total(&useless, strategy, &clients(4));
+    assert!(is_near(of(Strategy::Marginal), of(Strategy::Speculative)));
+}
+
 #[test]
 fn every_request_arrives_once_and_ends_once() {
     let ladder = ladder("cpu-pair");

@@ -87,6 +87,7 @@ fn a_pair_that_never_crosses_is_told_as_it_is() {
         throughput: ladder.speculative,
         name: ladder.name,
         thresholds: None,
+        together: 1.0,
     };
     let mut search = Search::new(noisy(&swapped, 0.0, 1), rules(4));
     let crossing = block_on(search.run()).unwrap();
@@ -105,6 +106,7 @@ fn a_pair_that_crosses_twice_is_told_as_it_is() {
         speculative: curve(&[(1, 2837.0), (16, 28285.0), (64, 43189.0), (256, 87173.0)]),
         throughput: curve(&[(1, 1694.0), (32, 35381.0), (64, 55904.0), (256, 74284.0)]),
         thresholds: None,
+        together: 1.0,
     };
     let mut search = Search::new(noisy(&ladder, 0.02, 3), rules(256));
     let crossing = block_on(search.run()).unwrap();
