@@ -14,7 +14,7 @@ use engine::draft::{DRAFTS_MAX, Drafter, Silent};
 use tests::hash_backend::HashBackend;
 use tests::hash_model::alone;
 
-const VOCAB: u32 = 5;
+pub(crate) const VOCAB: u32 = 5;
 
 pub(crate) const SHAPE: Shape = Shape {
     pages: 64,
@@ -41,7 +41,11 @@ impl Bench {
     ) -> Self {
         let limits = Limits { waiting_max: 8, tokens_max: 200, prompt_rows_max };
         let backend = Box::new(HashBackend::new(shape, 100));
-        Self { engine: Engine::new(limits, backend, drafter, depth), events: Vec::new() }
+        Self::of(Engine::new(limits, backend, drafter, depth))
+    }
+
+    pub(crate) fn of(engine: Engine) -> Self {
+        Self { engine, events: Vec::new() }
     }
 
     pub(crate) fn silent(shape: Shape) -> Self {
@@ -53,12 +57,12 @@ impl Bench {
     }
 
     /// One step; what it said.
-    fn step(&mut self) -> &[Event] {
+    pub(crate) fn step(&mut self) -> &[Event] {
         self.steps(1)
     }
 
     /// Some steps; what they said.
-    fn steps(&mut self, steps: u32) -> &[Event] {
+    pub(crate) fn steps(&mut self, steps: u32) -> &[Event] {
         let seen = self.events.len();
         (0..steps).for_each(|_| self.engine.step(&mut self.events).unwrap());
         &self.events[seen..]
@@ -85,6 +89,14 @@ impl Bench {
         self.events.iter().filter_map(done).collect()
     }
 
+    /// Why a text ended, if it did.
+    pub(crate) fn finish(&self, id: u64) -> Option<Finish> {
+        self.events.iter().find_map(|it| match it {
+            Event::Done { seq, reason, .. } if seq.0 == id => Some(reason.clone()),
+            _ => None,
+        })
+    }
+
     pub(crate) fn text(&self, id: u64) -> Vec<TokenId> {
         let tokens = |it: &Event| match it {
             Event::Tokens { seq, tokens, .. } if seq.0 == id => tokens.clone(),
@@ -94,7 +106,7 @@ impl Bench {
     }
 }
 
-fn request(id: u64, prompt: &[TokenId], new_max: u32) -> Request {
+pub(crate) fn request(id: u64, prompt: &[TokenId], new_max: u32) -> Request {
     Request {
         id: SeqId(id),
         prompt: prompt.to_vec(),
@@ -122,26 +134,6 @@ fn lower_priority_numbers_go_first_and_equal_ones_by_arrival() {
     bench.drain();
     let order: Vec<u64> = bench.ended().into_iter().map(|(id, _)| id).collect();
     assert_eq!(order, [4, 2, 5, 1, 3]);
-}
-
-/// The last in order gives up its pages, and nobody loses a token.
-#[test]
-fn the_last_in_order_is_preempted() {
-    for ahead_max in [0, 1] {
-        let mut bench = Bench::silent(Shape { pages: 14, ahead_max, ..SHAPE });
-        for (id, priority, start) in [(1, 1, 1), (2, 0, 2), (3, 0, 3)] {
-            let request = Request { priority, ..request(id, &prompt(start, 8), 20) };
-            bench.engine.submit(request).unwrap();
-        }
-        let load = bench.drain();
-        assert!(0 < load.counts.preemptions);
-        let order: Vec<u64> = bench.ended().into_iter().map(|(id, _)| id).collect();
-        assert_eq!(order, [2, 3, 1], "{ahead_max}");
-        for (id, start) in [(1, 1), (2, 2), (3, 3)] {
-            let alone = alone(&prompt(start, 8), 20, &Sampling::greedy(), None, VOCAB);
-            assert_eq!(bench.text(id), alone.tokens);
-        }
-    }
 }
 
 /// A long prompt takes its share of each step and no more, so both sides get on.
@@ -256,28 +248,6 @@ fn the_depth_follows_the_decoding_requests() {
     assert_eq!(bench.engine.load().drafts.switches.up, 1);
 }
 
-/// Far more requests than the pages hold at once, whoever drafts and however far ahead.
-#[test]
-fn a_crowd_gets_through_a_small_pool() {
-    for (ahead_max, depth) in [(0, 0), (0, 5), (1, 0), (1, 5)] {
-        let shape = Shape { pages: 8, lanes: 6, ahead_max, ..SHAPE };
-        let limits = Limits { waiting_max: 16, tokens_max: 200, prompt_rows_max: 8 };
-        let backend = Box::new(HashBackend::new(shape, 70));
-        let engine = Engine::new(limits, backend, Box::new(Held), Depth::always(depth));
-        let mut bench = Bench { engine, events: Vec::new() };
-        for start in 0..16 {
-            bench.submit(start.into(), &prompt(start, 5 + start % 4), 24);
-        }
-        let load = bench.drain();
-        assert!(0 < load.counts.preemptions, "{ahead_max} ahead, depth {depth}");
-        for start in 0..16 {
-            let prompt = prompt(start, 5 + start % 4);
-            let alone = alone(&prompt, 24, &Sampling::greedy(), None, VOCAB);
-            assert_eq!(bench.text(start.into()), alone.tokens);
-        }
-    }
-}
-
 /// Tokens after a stop in the middle of a round are not there, and a stop beats the length.
 #[test]
 fn a_stop_cuts_its_round() {
@@ -295,12 +265,7 @@ fn a_stop_cuts_its_round() {
         bench.drain();
         for id in 1..=2 {
             assert_eq!(bench.text(id), all[..=first]);
-            let reason = Finish::Stop(all[at]);
-            let done = |it: &&Event| matches!(it, Event::Done { seq, .. } if seq.0 == id);
-            let Event::Done { reason: found, .. } = bench.events.iter().find(done).unwrap() else {
-                unreachable!("found by its kind");
-            };
-            assert_eq!(*found, reason);
+            assert_eq!(bench.finish(id), Some(Finish::Stop(all[at])));
         }
     }
 }

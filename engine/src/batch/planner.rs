@@ -54,6 +54,8 @@ impl Planner<'_> {
         let mut left = self.shape.rows_max;
         self.share_decoding(&mut left);
         self.share_prompts(&mut left);
+        let given = self.fed.iter().sum::<u32>();
+        assert_eq!(given + left, self.shape.rows_max, "a row is lost or given out twice");
         let mut drafts = self.ask_drafts(left);
         let order: Vec<u32> = self.running.order().collect();
         for lane in order {
