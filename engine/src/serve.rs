@@ -27,6 +27,7 @@ use crate::serve::speech::Speech;
 
 pub mod answer;
 pub mod answers;
+pub mod aside;
 pub mod calls;
 pub mod chat;
 pub mod choice;
@@ -241,7 +242,9 @@ fn assemble(started: Started, options: Serve, pulse: Pulse) -> (Ready, Runner) {
     let runner = Runner::new(engine, letters, observer);
     let seeds = Seeds::by_chance();
     let (grammars, form) = (OnceLock::new(), OnceLock::new());
-    let ready = Ready { about, options, speech, inbox, metrics, seen, seeds, grammars, form };
+    let aside = Ready::places();
+    let ready =
+        Ready { about, options, speech, inbox, metrics, seen, seeds, aside, grammars, form };
     (ready, runner)
 }
 

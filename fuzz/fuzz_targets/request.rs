@@ -59,6 +59,7 @@ fn ready() -> Ready {
         metrics,
         seen: Arc::new(Seen::default()),
         seeds: Seeds::by_chance(),
+        aside: Ready::places(),
         grammars: OnceLock::new(),
         form: OnceLock::new(),
     }

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,14 +15,15 @@ use crate::metrics::Metrics;
 use crate::runner::Inbox;
 use crate::runner::observer::Seen;
 use crate::serve::answer::Refusal;
+use crate::serve::aside::Aside;
 use crate::serve::fields::Fields;
 use crate::serve::grammar::{Grammar, Grammars};
 use crate::serve::speech::{Conversation, Speech};
 use crate::serve::tools::Form;
 use crate::serve::wishes::Bounds;
 
-/// Time for the template to show a conversation, and for the prompt to be encoded.
-const RENDER_MAX: Duration = Duration::from_secs(30);
+/// Time for the template to show a conversation, for a prompt to be encoded, for a grammar.
+const ASIDE_MAX: Duration = Duration::from_secs(30);
 /// A prompt longer than this is encoded where it does not hold up other requests.
 const INLINE_BYTES_MAX: usize = 4096;
 
@@ -56,12 +58,19 @@ pub struct Ready {
     pub metrics: Arc<Metrics>,
     pub seen: Arc<Seen>,
     pub seeds: Seeds,
+    pub aside: Aside,
     /// Made when the first request needs them.
     pub grammars: OnceLock<Result<Grammars, String>>,
     pub form: OnceLock<Option<Form>>,
 }
 
 impl Ready {
+    /// Half the cores, and at least two, for work whose size clients decide.
+    pub fn places() -> Aside {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Aside::new((cores / 2).max(2), ASIDE_MAX)
+    }
+
     pub fn bounds(&self) -> Bounds<'_> {
         Bounds {
             vocab: self.speech.vocab(),
@@ -97,8 +106,7 @@ impl Ready {
             return Ok(self.speech.encode(&text, adds_special));
         }
         let speech = Arc::clone(&self.speech);
-        let task = tokio::task::spawn_blocking(move || speech.encode(&text, adds_special));
-        task.await.map_err(|_| Refusal::Failed)
+        self.aside.run("prompt", move || speech.encode(&text, adds_special)).await
     }
 
     /// The tokens of the prompt for a conversation.
@@ -109,14 +117,8 @@ impl Ready {
     ) -> Result<Vec<TokenId>, Refusal> {
         let speech = Arc::clone(&self.speech);
         // A template is a program, and may take its time.
-        let task = tokio::task::spawn_blocking(move || {
-            Ok(speech.encode(&speech.render(&conversation)?, adds_special))
-        });
-        let encoded: Result<_, String> = match tokio::time::timeout(RENDER_MAX, task).await {
-            Ok(encoded) => encoded.map_err(|_| Refusal::Failed)?,
-            // The task goes on; a template that cannot be trusted was refused at the start.
-            Err(_) => Err("the chat template takes too long to show this".to_owned()),
-        };
+        let encode = move || Ok(speech.encode(&speech.render(&conversation)?, adds_special));
+        let encoded: Result<_, String> = self.aside.run("messages", encode).await?;
         encoded.map_err(|message| Refusal::field("messages", "invalid_value", message))
     }
 
@@ -128,11 +130,11 @@ impl Ready {
     ) -> Result<Vec<Box<dyn Guide>>, Refusal> {
         let Some((grammar, param)) = grammar else { return Ok(Vec::new()) };
         let ready = Arc::clone(self);
-        let task = tokio::task::spawn_blocking(move || {
+        let make = move || {
             let grammars = ready.grammars.get_or_init(|| Grammars::new(&*ready.speech));
             grammars.as_ref().map_err(Clone::clone)?.guides(&grammar, count)
-        });
-        let made: Result<_, String> = task.await.map_err(|_| Refusal::Failed)?;
+        };
+        let made: Result<_, String> = self.aside.run(param, make).await?;
         made.map_err(|detail| {
             Refusal::field(param, "invalid_value", format!("{param} cannot be followed: {detail}"))
         })
@@ -141,10 +143,8 @@ impl Ready {
     /// How the model writes calls; `None` if it is never told of tools.
     pub async fn form(self: &Arc<Self>) -> Result<Option<Form>, Refusal> {
         let ready = Arc::clone(self);
-        let task = tokio::task::spawn_blocking(move || {
-            *ready.form.get_or_init(|| Form::of(&*ready.speech))
-        });
-        task.await.map_err(|_| Refusal::Failed)
+        let find = move || *ready.form.get_or_init(|| Form::of(&*ready.speech));
+        self.aside.run("tools", find).await
     }
 
     /// `/v1/models`' entry.

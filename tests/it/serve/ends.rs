@@ -10,6 +10,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
+use crate::serve::asking::with;
 use crate::serve::fixture::{Service, Setup, send};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -76,6 +77,28 @@ async fn a_client_that_leaves_the_queue_makes_room() {
     let third = service.open_paced(COMPLETIONS, &request(true)).await;
     assert_eq!(third.status, 200);
     drop((first, third));
+    service.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lower_priority_numbers_leave_the_queue_first() {
+    let service = Service::start(Setup { lanes: 1, ..paced() }).await;
+    let first = service.open(COMPLETIONS, &request(true)).await;
+    service.step(1);
+    service.until("/load", |it| it.json()["running"] == 1).await;
+    let wants = |priority: i32| with(request(true), json!({ "priority": priority }));
+    let mut later = service.open_paced(COMPLETIONS, &wants(5)).await;
+    let mut sooner = service.open_paced(COMPLETIONS, &wants(-5)).await;
+    drop(first);
+    let event = loop {
+        tokio::select! {
+            _ = later.event() => panic!("it overtook"),
+            event = sooner.event() => break event,
+            () = tokio::time::sleep(Duration::from_millis(5)) => service.step(1),
+        }
+    };
+    assert!(event.is_some());
+    drop((sooner, later));
     service.until_idle().await;
 }
 

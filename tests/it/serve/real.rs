@@ -106,3 +106,43 @@ async fn all_modes_write_the_same() {
     assert_eq!(accepted[0], 0);
     assert!(10 < accepted[1], "{accepted:?}");
 }
+
+/// Each field that steers the choice does to the text what its name says. Here rather than with a
+/// parrot, which has no opinion to be steered.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_steer_the_text() {
+    let service = service("eagle3").await;
+    let prompt = "one two one two one two one two one";
+    let base = json!({ "prompt": prompt, "max_tokens": 12, "temperature": 0 });
+    let text = async |more: Value| {
+        let answer = service.post(COMPLETIONS, &with(base.clone(), more)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let twos = |text: &str| text.matches(" two").count();
+    let greedy = text(json!({})).await;
+    assert!(3 < twos(&greedy), "{greedy}");
+    let warm = json!({ "temperature": 1.8, "seed": 1 });
+    let free = text(warm.clone()).await;
+    assert_ne!(free, greedy);
+    assert_ne!(free, text(with(warm.clone(), json!({ "seed": 2 }))).await);
+    for only_the_likeliest in [json!({ "top_k": 1 }), json!({ "top_p": 0 }), json!({ "min_p": 1 })]
+    {
+        assert_eq!(text(with(warm.clone(), only_the_likeliest)).await, greedy);
+    }
+    for off in [json!({ "top_k": 0 }), json!({ "top_k": -1 }), json!({ "top_p": 1, "min_p": 0 })] {
+        assert_eq!(text(with(warm.clone(), off)).await, free);
+    }
+    for less in ["frequency_penalty", "presence_penalty", "repetition_penalty"] {
+        let less = json!({ less: 2 });
+        let penalised = text(less.clone()).await;
+        assert_ne!(penalised, greedy, "{less}");
+    }
+    let two = json!({ "prompt": " two", "add_special_tokens": false });
+    let two = service.post("/tokenize", &two).await.json()["tokens"][0].to_string();
+    for (shift, count) in [(-100, 0), (100, 12)] {
+        let biased = text(json!({ "logit_bias": { &two: shift } })).await;
+        assert_eq!(twos(&biased), count, "{biased}");
+    }
+    service.until_idle().await;
+}
