@@ -3,7 +3,7 @@
 # left out, and said.
 #   PYTHON=PATH     of a Python with the package `openai`
 #   NODE_MODULES=DIR  with the package `openai`
-#   VLLM=PATH AIPERF=PATH TOKENIZER=DIR   the tools, and a folder with the model's tokenizer.json
+#   VLLM=PATH AIPERF=PATH GUIDELLM=PATH TOKENIZER=DIR   the tools, and a folder with the model's tokenizer.json
 #   bench/run/clients.sh [FOLDER]
 . "$(dirname "$0")/pair.sh"
 FOLDER=${1:-bench/results/$(date -u +%F)-clients}
@@ -64,6 +64,18 @@ for at in 0 1 2; do
             --ui none --artifact-dir "$RUN/aiperf-$name"
     else
         echo "aiperf-$name: left out"
+    fi
+    if [ -n "${GUIDELLM:-}" ]; then
+        for path in chat/completions completions; do
+            kept "guidellm-${path%/*}-$name" '/ Benchmark .* Timings/,/^|=/' \
+                env HF_HUB_OFFLINE=1 "$GUIDELLM" run --disable-console-interactive \
+                --backend "kind=openai_http,target=$url,model=$ID,request_format=/v1/$path" \
+                --tokenizer "kind=huggingface_auto,model=$TOKENIZER" \
+                --data kind=synthetic_text,prompt_tokens=64,output_tokens=16 --profile kind=concurrent,streams=4 \
+                --constraint kind=max_requests,count=24 --output "kind=json,path=$RUN/guidellm.json"
+        done
+    else
+        echo "guidellm-$name: left out"
     fi
 done
 curl -s http://127.0.0.1:9100/metrics | grep -E '^crossover_router_routed_total' | grep -v ' 0$' > "$FOLDER/routed.txt"

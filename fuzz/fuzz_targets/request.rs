@@ -83,7 +83,7 @@ async fn read(path: u8, body: &[u8]) -> Result<(), Refusal> {
             return ready.settle(fields).map(drop);
         }
         b'd' => {
-            let _found = tokens::detokenize(ready, &mut fields)?;
+            let _found = tokens::detokenize(ready, &mut fields).await?;
             return ready.settle(fields).map(drop);
         }
         _ => chat::read(ready, &mut fields).await?.0,

@@ -5,5 +5,6 @@ mod bad;
 mod ends;
 mod fixture;
 mod formats;
+mod killed;
 mod real;
 mod texts;

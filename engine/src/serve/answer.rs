@@ -13,6 +13,9 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
+/// Of what a client sent, as much as is shown back to it.
+const SHOWN_BYTES_MAX: usize = 1000;
+
 /// The body of any answer. An error in it means that the connection must not end cleanly.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -81,7 +84,7 @@ impl Refusal {
     fn parts(&self) -> Parts {
         let (status, kind, code) = self.class();
         let param = match self {
-            Self::Field { param, .. } => Some(param.clone()),
+            Self::Field { param, .. } => Some(cut(param)),
             Self::UnknownModel { .. } => Some("model".to_owned()),
             Self::TooLong { param, .. } => Some((*param).to_owned()),
             _ => None,
@@ -126,9 +129,11 @@ impl Refusal {
         match self {
             Self::Malformed { message }
             | Self::Field { message, .. }
-            | Self::TooLong { message, .. } => message.clone(),
-            Self::UnknownModel { model } => format!("the model '{model}' is not served here"),
-            Self::UnknownPath { path } => format!("there is nothing at {path}"),
+            | Self::TooLong { message, .. } => cut(message),
+            Self::UnknownModel { model } => {
+                format!("the model '{}' is not served here", cut(model))
+            }
+            Self::UnknownPath { path } => format!("there is nothing at {}", cut(path)),
             Self::WrongMethod { allowed } => format!("this path takes {allowed} only"),
             Self::BodyTooLarge { bytes_max } => {
                 format!("the request body is larger than {bytes_max} bytes")
@@ -159,6 +164,12 @@ impl Refusal {
         let Parts { kind, code, param, message, .. } = self.parts();
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
     }
+}
+
+/// The start of a text that may hold whatever a client sent.
+fn cut(text: &str) -> String {
+    let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+    if end == text.len() { text.to_owned() } else { format!("{}...", &text[..end]) }
 }
 
 impl fmt::Display for Refusal {

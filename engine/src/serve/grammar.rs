@@ -88,7 +88,11 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
                 Err(fields::wrong_type(path, "a string", &other))
             }
         };
-        let texts = items.into_iter().enumerate().map(text).collect::<Result<_, _>>()?;
+        let texts = items.into_iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?;
+        if texts.is_empty() {
+            let path = "structured_outputs.choice";
+            return Err(Refusal::field(path, "invalid_value", format!("{path} is empty")));
+        }
         found.push(Grammar::Choice(texts));
     }
     if let Some(name) = outputs.left().first() {

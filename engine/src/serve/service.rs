@@ -28,6 +28,7 @@ const BODY_MAX: Duration = Duration::from_secs(60);
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-crossover-ignored-fields");
 const REQUEST_ID_BYTES_MAX: usize = 128;
+const IGNORED_BYTES_MAX: usize = 1024;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -195,7 +196,7 @@ impl Service {
             }
             "/detokenize" => {
                 let mut fields = self.fields(request).await?;
-                let found = tokens::detokenize(&ready, &mut fields)?;
+                let found = tokens::detokenize(&ready, &mut fields).await?;
                 ready.settle(fields)?;
                 Ok(answer::json(&found))
             }
@@ -289,9 +290,19 @@ fn request_id(request: &Request<Incoming>) -> Option<String> {
     (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()).then(|| id.to_owned())
 }
 
-/// Tells the client which of its fields had no effect.
+/// Tells the client which of its fields had no effect: as many as a header should hold.
 fn with_ignored(mut answer: Response<Body>, ignored: &[String]) -> Response<Body> {
-    if let (false, Ok(names)) = (ignored.is_empty(), HeaderValue::from_str(&ignored.join(","))) {
+    let mut left = IGNORED_BYTES_MAX;
+    let fits = |name: &&String| {
+        let rest = left.checked_sub(name.len() + 1);
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    let mut names: Vec<&str> = ignored.iter().take_while(fits).map(String::as_str).collect();
+    if names.len() < ignored.len() {
+        names.push("...");
+    }
+    if let (false, Ok(names)) = (names.is_empty(), HeaderValue::from_str(&names.join(","))) {
         answer.headers_mut().insert(IGNORED_FIELDS, names);
     }
     answer

@@ -1,5 +1,7 @@
 //! POST /tokenize and /detokenize.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::serve::answer::Refusal;
@@ -30,9 +32,11 @@ pub async fn tokenize(ready: &Ready, fields: &mut Fields) -> Result<Value, Refus
     }))
 }
 
-pub fn detokenize(ready: &Ready, fields: &mut Fields) -> Result<Value, Refusal> {
+pub async fn detokenize(ready: &Ready, fields: &mut Fields) -> Result<Value, Refusal> {
     ready.check_model(fields)?;
     let items = fields.list("tokens", 10_000_000)?.ok_or_else(|| fields::missing("tokens"))?;
     let tokens = completions::tokens(&items, "tokens", ready.speech.vocab())?;
-    Ok(json!({ "prompt": ready.speech.decode(&tokens, false) }))
+    let speech = Arc::clone(&ready.speech);
+    let text = ready.aside.run("tokens", move || speech.decode(&tokens, false)).await?;
+    Ok(json!({ "prompt": text }))
 }

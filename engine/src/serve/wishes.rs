@@ -250,7 +250,9 @@ fn bias(fields: &mut Fields, vocab: u32) -> Result<Vec<(TokenId, f32)>, Refusal>
     }
     let mut bias = Vec::with_capacity(map.len());
     for (key, value) in &map {
-        let Some(id) = key.parse::<u32>().ok().filter(|it| *it < vocab) else {
+        // "01" or "+1" beside "1" would be one token with two shifts.
+        let parsed = key.parse::<u32>().ok().filter(|it| it.to_string() == *key);
+        let Some(id) = parsed.filter(|it| *it < vocab) else {
             let message = format!("{path} has the key '{key}', which is no token id below {vocab}");
             return Err(Refusal::field(path, "invalid_value", message));
         };

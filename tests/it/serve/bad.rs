@@ -30,6 +30,8 @@ const CHATS: &[(&str, u16, &str, &str)] = &[
     (r#""top_logprobs": 2"#, 400, "top_logprobs", "invalid_value"),
     (r#""temperature": NaN"#, 400, "", "invalid_json"),
     (r#""chat_template_kwargs": []"#, 400, "chat_template_kwargs", "invalid_type"),
+    (r#""structured_outputs": {"choice": []}"#, 400, "structured_outputs.choice", "invalid_value"),
+    (r#""logit_bias": {"5": 1, "+5": 1}"#, 400, "logit_bias", "invalid_value"),
     (
         r#""continue_final_message": true, "add_generation_prompt": true"#,
         400,
@@ -127,6 +129,26 @@ async fn unknown_fields_can_be_rejected() {
     assert_eq!(error["code"], "unknown_parameter");
     let known = json!({ "prompt": ">a", "user": "me", "metadata": {} });
     assert_eq!(service.post(COMPLETIONS, &known).await.status, 200);
+}
+
+/// What a client sent comes back in messages and headers, but no more than fits there.
+#[tokio::test(flavor = "multi_thread")]
+async fn little_of_a_request_comes_back() {
+    let service = Service::start(Setup::default()).await;
+    let mut request = json!({ "prompt": ">a", "temperature": 0 });
+    for at in 0..3000 {
+        request[format!("field{at}")] = json!(1);
+    }
+    let answer = service.post(COMPLETIONS, &request).await;
+    assert_eq!(answer.status, 200);
+    let ignored = answer.headers["x-crossover-ignored-fields"].to_str().unwrap();
+    assert!(ignored.starts_with("field0,field1,") && ignored.ends_with(",..."), "{ignored}");
+    assert!(ignored.len() < 1100);
+    let regex = "(".repeat(20_000);
+    let request = json!({ "prompt": ">a", "structured_outputs": { "regex": regex } });
+    let answer = service.post(COMPLETIONS, &request).await;
+    assert_eq!(answer.json()["error"]["param"], "structured_outputs");
+    assert!(answer.body.len() < 3000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

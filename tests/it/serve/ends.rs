@@ -9,6 +9,7 @@ use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use crate::serve::asking::with;
 use crate::serve::fixture::{Service, Setup, send};
@@ -57,6 +58,22 @@ async fn a_client_that_leaves_before_the_first_token_frees_its_pages() {
         }
         service.until_idle().await;
     }
+}
+
+/// Whoever does not read has what was written kept for it up to a bound, and holds up nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_holds_up_nobody() {
+    let service = Service::start(Setup { lanes: 2, context_max: 4096, ..Setup::default() }).await;
+    let body = request(true).to_string();
+    let head = format!("POST {COMPLETIONS} HTTP/1.1\r\ncontent-length: {}\r\n\r\n", body.len());
+    let mut deaf = tokio::net::TcpStream::connect(service.address).await.unwrap();
+    deaf.write_all((head + &body).as_bytes()).await.unwrap();
+    for _ in 0..3 {
+        let answer = service.post(COMPLETIONS, &request(false)).await;
+        assert_eq!(answer.json()["usage"]["completion_tokens"], 4000);
+    }
+    drop(deaf);
+    service.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

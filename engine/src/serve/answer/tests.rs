@@ -53,3 +53,17 @@ fn the_whole_map() {
         ]
     );
 }
+
+#[test]
+fn little_of_what_a_client_sent_comes_back() {
+    let long = "ä".repeat(1 << 20);
+    for refusal in [
+        Refusal::Malformed { message: long.clone() },
+        Refusal::field(&long, "unknown_parameter", &long),
+        Refusal::UnknownModel { model: long.clone() },
+        Refusal::UnknownPath { path: long },
+    ] {
+        assert!(refusal.body().to_string().len() < 3000);
+        assert!(refusal.to_string().contains("ää..."));
+    }
+}

@@ -117,6 +117,7 @@ fn fields_become_grammars() {
     check(outputs(json!({ "json": "{}" })), Ok(Some(Grammar::Json(json!({})))));
     let choice = Grammar::Choice(vec!["a".to_owned()]);
     check(outputs(json!({ "choice": ["a"] })), Ok(Some(choice)));
+    check(outputs(json!({ "choice": [] })), Err("structured_outputs.choice"));
     check(outputs(json!({ "choice": [1] })), Err("structured_outputs.choice[0]"));
     check(outputs(json!({})), Err("structured_outputs"));
     check(outputs(json!({ "regex": "a", "grammar": "b" })), Err("structured_outputs"));

@@ -82,6 +82,8 @@ fn each_wrong_wish_names_its_field() {
         ("repetition_penalty", json!(0)),
         ("logit_bias", json!({"100": 1})),
         ("logit_bias", json!({"x": 1})),
+        ("logit_bias", json!({"5": 1, "+5": 1})),
+        ("logit_bias", json!({"05": 1})),
         ("logit_bias.5", json!({"5": 101})),
         ("logit_bias", json!([1])),
         ("stop", json!("")),
