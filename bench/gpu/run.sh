@@ -35,6 +35,9 @@ for it in "$@"; do
         stage "$tool" timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/selftest" quick
         grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|FAIL|comparisons' "$out/$tool.txt" | tee -a "$out/summary.txt"
       done ;;
+    prompts | switch)
+      stage "$it" "$bin/gpu" "$it"
+      cat "$out/$it.txt" | tee -a "$out/summary.txt" ;;
     pair)
       stage pair timeout 400 "$bin/gpu" pair "$bin/model.gguf" "$bin/head" "$bin/golden.json" 200
       cat "$out/pair.txt" | tee -a "$out/summary.txt" ;;

@@ -120,7 +120,8 @@ DEV void raise_to_tile(Part<HEAD, TILES, WARPS>& part, const Shared<HEAD, TILES>
 // Weights x values of one tile of keys, this warp's eighth of head_dim.
 template <int HEAD, int TILES>
 DEV void add_values(Part<HEAD, TILES, WARPS>& part, Shared<HEAD, TILES>& s, int at) {
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, columns = part.COLUMNS;
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int columns = Part<HEAD, TILES, WARPS>::COLUMNS;
 #pragma unroll
   for (int two = 0; two < KEYS / 32; ++two) {
     // Of 32 keys, 8 columns of values in one go: two steps of the tensor cores.

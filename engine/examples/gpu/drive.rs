@@ -28,17 +28,23 @@ pub(crate) struct Drive {
     engine: Engine,
     next: u64,
     events: Vec<Event>,
-    /// Time of each step of the last run.
+    /// Time of each step of the last run, and whether what it told came of drafts.
     pub(crate) times: Vec<Duration>,
+    pub(crate) drafted: Vec<bool>,
 }
 
 impl Drive {
     pub(crate) fn new(backend: CudaBackend, depth: u32) -> Self {
-        let limits = Limits { waiting_max: 1024, tokens_max: 4096, prompt_rows_max: 2048 };
         let drafter: Box<dyn Drafter> = if depth == 0 { Box::new(Silent) } else { Box::new(Held) };
+        Self::with(backend, drafter, depth)
+    }
+
+    pub(crate) fn with(backend: CudaBackend, drafter: Box<dyn Drafter>, depth: u32) -> Self {
+        let limits = Limits { waiting_max: 1024, tokens_max: 8192, prompt_rows_max: 2048 };
         let depth = if depth == 0 { Depth::none() } else { Depth::always(depth) };
         let engine = Engine::new(limits, Box::new(backend), drafter, depth);
-        Self { engine, next: 0, events: Vec::new(), times: Vec::new() }
+        let (events, times, drafted) = (Vec::new(), Vec::new(), Vec::new());
+        Self { engine, next: 0, events, times, drafted }
     }
 
     /// Runs all prompts, `together` at a time.
@@ -51,6 +57,7 @@ impl Drive {
     ) -> Result<Vec<Text>, Box<dyn Error>> {
         let mut texts = Vec::new();
         self.times.clear();
+        self.drafted.clear();
         for prompts in prompts.chunks(together) {
             texts.extend(self.wave(prompts, new_max, sampling)?);
         }
@@ -65,37 +72,55 @@ impl Drive {
     ) -> Result<Vec<Text>, Box<dyn Error>> {
         let mut texts: BTreeMap<SeqId, Text> = BTreeMap::new();
         for prompt in prompts {
-            let id = SeqId(self.next);
-            self.next += 1;
-            texts.insert(id, Text::default());
-            let request = Request {
-                id,
-                prompt: prompt.iter().map(|it| TokenId(*it)).collect(),
-                new_max,
-                sampling: Arc::new(sampling.clone()),
-                priority: 0,
-                drafts_max: DRAFTS_MAX,
-                guide: None,
-                salt: Salt::default(),
-            };
-            self.engine.submit(request).map_err(|it| format!("{it:?}"))?;
+            texts.insert(self.submit(prompt, new_max, sampling)?, Text::default());
         }
         while !self.engine.is_idle() {
             let start = clock::now();
-            self.engine.step(&mut self.events)?;
+            let events = self.step()?;
             self.times.push(clock::now() - start);
-            for event in self.events.drain(..) {
+            let mut any = false;
+            for event in events {
                 if let Event::Tokens { seq, tokens, drafted, kept, .. } = event
                     && let Some(text) = texts.get_mut(&seq)
                 {
                     text.tokens.extend(tokens.iter().map(|it| it.0));
                     if 0 < drafted {
+                        any = true;
                         text.kept.push(kept);
                     }
                 }
             }
+            self.drafted.push(any);
         }
         Ok(texts.into_values().collect())
+    }
+
+    /// One step, and what came of it.
+    pub(crate) fn step(&mut self) -> Result<Vec<Event>, Box<dyn Error>> {
+        self.engine.step(&mut self.events)?;
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        prompt: &[u32],
+        new_max: u32,
+        sampling: &Sampling,
+    ) -> Result<SeqId, Box<dyn Error>> {
+        let id = SeqId(self.next);
+        self.next += 1;
+        let request = Request {
+            id,
+            prompt: prompt.iter().map(|it| TokenId(*it)).collect(),
+            new_max,
+            sampling: Arc::new(sampling.clone()),
+            priority: 0,
+            drafts_max: DRAFTS_MAX,
+            guide: None,
+            salt: Salt::default(),
+        };
+        self.engine.submit(request).map_err(|it| format!("{it:?}"))?;
+        Ok(id)
     }
 }
 

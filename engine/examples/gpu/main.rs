@@ -2,12 +2,16 @@
 //!
 //!     gpu pair MODEL HEAD GOLDEN [PROMPTS]    texts against the reference, modes and batches
 //!     gpu steps [SHAPE...] [BATCH...]         time per step with random weights
+//!     gpu prompts [SHAPE...]                  prompts alone and beside texts, random weights
+//!     gpu switch [SHAPE...]                   drafts on and off ten times a second
 
 #![expect(clippy::print_stdout, reason = "a program that prints its findings")]
 
 mod drive;
 mod pair;
+mod prompts;
 mod steps;
+mod switch;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -20,8 +24,11 @@ fn run(args: &[String]) -> Result<bool, Box<dyn Error>> {
             pair::check(model.as_ref(), head.as_ref(), golden.as_ref(), prompts)
         }
         ["steps", wanted @ ..] => steps::time(wanted).map(|()| true),
+        ["prompts", wanted @ ..] => prompts::time(wanted).map(|()| true),
+        ["switch", wanted @ ..] => switch::time(wanted).map(|()| true),
         _ => {
-            Err("usage: gpu pair MODEL HEAD GOLDEN [PROMPTS] | gpu steps [SHAPE...] [BATCH...]"
+            Err("usage: gpu pair MODEL HEAD GOLDEN [PROMPTS] | gpu steps [SHAPE...] [BATCH...] | \
+                 gpu prompts [SHAPE...] | gpu switch [SHAPE...]"
                 .into())
         }
     }

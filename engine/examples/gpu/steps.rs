@@ -15,14 +15,14 @@ const BATCHES: &[u32] = &[1, 8, 32, 64, 128, 256];
 const PROMPT: usize = 128;
 const NEW: u32 = 256;
 
-struct Shape {
-    name: &'static str,
-    hidden: usize,
-    intermediate: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) hidden: usize,
+    pub(crate) intermediate: usize,
+    pub(crate) layers: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
     vocab: usize,
     draft_vocab: usize,
     tied: bool,
@@ -68,7 +68,7 @@ const SHAPES: &[Shape] = &[
 ];
 
 impl Shape {
-    fn model(&self) -> ModelConfig {
+    pub(crate) fn model(&self) -> ModelConfig {
         ModelConfig {
             name: self.name.to_owned(),
             vocab: self.vocab,
@@ -87,7 +87,7 @@ impl Shape {
         }
     }
 
-    fn head(&self) -> HeadConfig {
+    pub(crate) fn head(&self) -> HeadConfig {
         HeadConfig {
             hidden: self.hidden,
             intermediate: self.intermediate,
@@ -103,13 +103,14 @@ impl Shape {
     }
 }
 
-fn options() -> CudaOptions {
+/// For texts of up to `context_max` tokens.
+pub(crate) fn options(context_max: u32) -> CudaOptions {
     CudaOptions {
         card: Card::Number(0),
         cache: None,
         memory: KvMemory::Pages(256 * 26 + 8),
-        context_max: 400,
-        context_min: 400,
+        context_max,
+        context_min: context_max,
         rows_max: 4096,
         lanes: 256,
         drafts_max: 3,
@@ -125,13 +126,13 @@ pub(crate) fn time(wanted: &[&str]) -> Result<(), Box<dyn Error>> {
         wanted.iter().partition(|it| it.parse::<u32>().is_ok());
     let batches: Vec<u32> = batches.iter().filter_map(|it| it.parse().ok()).collect();
     let batches = if batches.is_empty() { BATCHES } else { &batches };
-    for shape in SHAPES.iter().filter(|it| names.is_empty() || names.contains(&it.name)) {
+    for shape in shapes(&names) {
         let (model, head) = (shape.model(), shape.head());
         for (what, depth, head) in
             [("plain", 0, None), ("K = 0", 0, Some(&head)), ("K = 3", 3, Some(&head))]
         {
             let start = clock::now();
-            let mut backend = CudaBackend::dummy(Dummy { model: &model, head }, &options())?;
+            let mut backend = CudaBackend::dummy(Dummy { model: &model, head }, &options(400))?;
             let built = clock::now() - start;
             backend.record_all(&[0, depth])?;
             let recorded = clock::now() - start - built;
@@ -147,12 +148,21 @@ pub(crate) fn time(wanted: &[&str]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Those that are named, or all.
+pub(crate) fn shapes(names: &[&str]) -> impl Iterator<Item = &'static Shape> {
+    SHAPES.iter().filter(|it| names.is_empty() || names.contains(&it.name))
+}
+
+/// Random ones, other ones for another count.
+pub(crate) fn prompts(shape: &Shape, count: usize, tokens: usize) -> Vec<Vec<u32>> {
+    let mut rng = fastrand::Rng::with_seed(count as u64);
+    let vocab = u32::try_from(shape.vocab).expect("tokens are 32-bit numbers");
+    (0..count).map(|_| (0..tokens).map(|_| rng.u32(..vocab)).collect()).collect()
+}
+
 fn one(drive: &mut Drive, shape: &Shape, batch: u32) -> Result<f64, Box<dyn Error>> {
-    let mut rng = fastrand::Rng::with_seed(u64::from(batch));
-    let vocab = u32::try_from(shape.vocab)?;
-    let prompt = |_| (0..PROMPT).map(|_| rng.u32(..vocab)).collect();
-    let prompts: Vec<Vec<u32>> = (0..batch).map(prompt).collect();
-    drive.texts(&prompts, batch as usize, NEW, &Sampling::greedy())?;
+    let batch = batch as usize;
+    drive.texts(&prompts(shape, batch, PROMPT), batch, NEW, &Sampling::greedy())?;
     // The middle, while every text is being written.
     let steps = drive.times.len();
     Ok(median_ms(&drive.times[steps / 3..steps * 2 / 3]))
