@@ -61,6 +61,19 @@ DEV float exp2_fast(float v) {
   return power;
 }
 
+DEV float reciprocal_fast(float v) {
+  float one_by;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(one_by) : "f"(v));
+  return one_by;
+}
+
+// An 8 x 8 matrix of bf16, of which a lane holds two of a row, with rows and columns exchanged.
+DEV u32 transposed(u32 pair) {
+  u32 other;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(pair));
+  return other;
+}
+
 // ---- launch order: a kernel may start while the one before it ends
 
 // Returns when everything the kernels before wrote can be read.

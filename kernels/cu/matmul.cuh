@@ -10,7 +10,7 @@ struct Matmul {
   bf16* rounded;         // in blocks: GATED (rows, outputs / 2), RESIDUAL (rows, outputs)
   float* stream;         // (rows, outputs), added to; RESIDUAL
   bf16* captured;        // a third place for the sum, in blocks, if not null; RESIDUAL
-  float* sums;           // scratch of matmul_many and matmul_wide
+  float* sums;           // scratch of matmul_many, matmul_wide and matmul_broad
   u32* arrivals;         // scratch of matmul_many, zero between launches
   const float* scales;   // of each row, for matmul_many with a norm
   int rows;
@@ -54,7 +54,7 @@ DEV float norm_scale(float squares, int inputs, float eps) {
 
 // Explicit roundings: the same numbers whichever kernel this is inlined in.
 DEV float gated(float gate, float up) {
-  float sigmoid = __frcp_rn(__fadd_rn(1.0f, exp2_fast(__fmul_rn(-1.44269504f, gate))));
+  float sigmoid = reciprocal_fast(__fadd_rn(1.0f, exp2_fast(__fmul_rn(-1.44269504f, gate))));
   return __fmul_rn(__fmul_rn(gate, sigmoid), up);
 }
 

@@ -8,7 +8,7 @@
 //
 // The next kernel is let in early only after a plain sum, where it is no product: of another
 // product some multiprocessors would get two blocks and others none.
-#include "matmul.cuh"
+#include "ends.cuh"
 #include "wgmma.cuh"
 
 #define THREADS 384   // the first 128 fill, the others multiply
@@ -25,8 +25,6 @@ template <int ROWS> struct Fit {
   static const int FILLER = BLOCKS == 2 ? 32 : 40;
   static const int MULTIPLIER = BLOCKS == 2 ? 104 : 232;
   static const int BUFFERS = BLOCKS == 2 ? 1 : 2;   // units of weights in registers
-  static const int GROUP = ROWS == 256 ? 1 : 2;     // columns of 8 rows that are stored together
-  static const bool SLICED = ROWS < 256;            // whether a sum may have several slices
   static const bool HOLDS = ROWS == 128;            // sums of earlier slices in registers
   static const int STAGES = ROWS == 32 ? 5 : ROWS == 16 || ROWS == 128 ? 6 : 4;
 };
@@ -128,20 +126,6 @@ DEV void add_left(const float4* from, float (&sums)[ROWS / 2]) {
   }
 }
 
-// The first `count` columns of 8 rows.
-template <int EPILOGUE, int ROWS>
-DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count) {
-  const int columns = ROWS / 8, group = Fit<ROWS>::GROUP;
-#pragma unroll
-  for (int column = 0; column < columns; column += group) {
-    if (count <= column) return;
-    float4 parts[group];
-#pragma unroll
-    for (int j = 0; j < group; ++j) parts[j] = *(const float4*)&sums[(column + j) * 4];
-    store_group<EPILOGUE>(p, tile, row0 + column * 8, parts, count - column);
-  }
-}
-
 // Each block of those that share a sum adds up all slices of some columns: `count` from `first` on.
 template <int ROWS>
 DEV void join(Shared<ROWS>& s, const Matmul& p, float (&sums)[ROWS / 2], int& first, int& count) {
@@ -215,7 +199,7 @@ DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
           if (buffers == 1) barrier_arrive(&s.empty[stage]);
           else if (of.start < unit) barrier_arrive(&s.empty[(stage + stages - 1) % stages]);
           if (++stage == stages) stage = 0, parity ^= 1;
-          if (F::SLICED && unit + 1 == boundary && boundary < of.end) {
+          if (unit + 1 == boundary && boundary < of.end) {
             wgmma_wait<0>();
             hold(sums);
             if (F::HOLDS && adds_all) {
@@ -237,12 +221,12 @@ DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
     hold(sums);
     if (1 < buffers) barrier_arrive(&s.empty[(stage + stages - 1) % stages]);
     int first = 0, count = ROWS / 8;
-    if (F::SLICED && !adds_all) {
+    if (!adds_all) {
       join<ROWS>(s, p, sums, first, count);
     } else if (F::HOLDS) {
 #pragma unroll
       for (int j = 0; j < ROWS / 2; ++j) sums[j] = __fadd_rn(totals[j], sums[j]);
-    } else if (F::SLICED && 1 < p.slices) {
+    } else if (1 < p.slices) {
       add_left<ROWS>(place<ROWS>(p, 0, 0), sums);
     }
     const int tile = item / of.row_tiles * 8 + warp;
@@ -300,4 +284,3 @@ WIDE(16)
 WIDE(32)
 WIDE(64)
 WIDE(128)
-WIDE(256)

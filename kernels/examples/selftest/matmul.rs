@@ -102,7 +102,7 @@ fn paths(scratch: &Scratch, case: &Case) -> Vec<Path> {
     if case.rows.div_ceil(32) * case.matrix.outputs().div_ceil(128) <= 128 {
         paths.extend([Path::Cut(32), Path::Cut(64)]);
     }
-    paths.extend(case.matrix.wides(scratch, case.rows).into_iter().map(Path::Wide));
+    paths.extend(case.matrix.on_hopper(scratch, case.rows).into_iter().map(|it| it.1));
     paths
 }
 

@@ -161,9 +161,9 @@ fn ways(
     let bytes = matrix.bytes();
     let flops = 2.0 * (rows * matrix.outputs() * matrix.inputs()) as f64;
     let mut paths = vec![matrix.path(scratch, rows)];
-    let wides = matrix.wides(scratch, rows).into_iter();
+    let others = matrix.on_hopper(scratch, rows).into_iter();
     // Blocks that are far too wide or narrow are not worth the time.
-    paths.extend(wides.filter(|it| it.rows <= 2 * rows && rows <= 4 * it.rows).map(Path::Wide));
+    paths.extend(others.filter(|(of, _)| *of <= 2 * rows && rows <= 4 * of).map(|it| it.1));
     paths.extend((rows <= 256).then_some(Path::Few));
     let mut times = Vec::new();
     for path in paths {
@@ -178,6 +178,7 @@ fn ways(
     for (us, path) in [taken].iter().chain(times.iter().take(4)) {
         line += &match path {
             Path::Wide(it) => format!(" {}/{} {us:.1}", it.rows, it.parts),
+            Path::Broad(rows) => format!(" {rows} {us:.1}"),
             other => format!(" {other:?} {us:.1}"),
         };
     }

@@ -50,6 +50,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("attend_many", "attend_many_64", "attend_many_128"),
     source!("draft", "draft_input", "draft_guess", "keep_states"),
     source!("embed", "embed"),
+    source!("matmul_broad", "matmul_broad_128", "matmul_broad_256", "matmul_join"),
     source!(
         "matmul_few",
         "matmul_few8_plain",
@@ -90,14 +91,7 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_split64_residual",
         "norm_scales"
     ),
-    source!(
-        "matmul_wide",
-        "matmul_wide_16",
-        "matmul_wide_32",
-        "matmul_wide_64",
-        "matmul_wide_128",
-        "matmul_wide_256"
-    ),
+    source!("matmul_wide", "matmul_wide_16", "matmul_wide_32", "matmul_wide_64", "matmul_wide_128"),
     source!("rope", "rope_64", "rope_128"),
     source!("rows", "patch_pages", "lay_step", "accept", "gather_rows"),
     source!("sample", "sample"),
@@ -107,6 +101,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("attend_few.cuh", include_str!("../../cu/attend_few.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
+    ("ends.cuh", include_str!("../../cu/ends.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
     ("rope.cuh", include_str!("../../cu/rope.cuh")),
     ("rows.cuh", include_str!("../../cu/rows.cuh")),

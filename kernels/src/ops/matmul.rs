@@ -11,6 +11,7 @@ pub use self::reference::{cpu, cpu_gated, cpu_norm_scales};
 use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
+mod launch;
 mod path;
 mod reference;
 
@@ -24,10 +25,6 @@ const TILE_WORDS: usize = TILE * TILE / 2;
 /// Rows that read weights at once, at most; and rows up to which that is always best.
 const FEW_MAX: usize = 64;
 const FEW: usize = 16;
-/// Units of a slice from which four of them are loaded ahead instead of two.
-const DEEP_UNITS: usize = 32;
-/// Bytes of a matrix after which the next kernel would be in the way if it started early.
-const EARLY_BYTES_MAX: u64 = 16 << 20;
 /// Outputs of a block of the kernels for many rows.
 const BLOCK_OUTPUTS: usize = 128;
 /// Rows of a block of the plain kernels, at most.
@@ -149,7 +146,8 @@ impl Scratch {
             sums: device.zeros(multiprocessors * 8 * PLAIN_ROWS_MAX * BLOCK_OUTPUTS * 2)?,
             // A matrix in several slices has at most 256 blocks of outputs.
             arrivals: device.zeros((2 * multiprocessors).max(256))?,
-            scales: device.zeros(rows_max)?,
+            // Read two by two.
+            scales: device.zeros(rows_max.next_multiple_of(2))?,
             multiprocessors,
             hopper: device.facts().capability == (9, 0),
         })
@@ -182,6 +180,7 @@ pub struct Captured<'a> {
 impl Captured<'_> {
     pub(super) fn address(&mut self, rows: usize, width: usize) -> u64 {
         assert!(self.at + width <= self.columns, "the columns are in the row");
+        assert!(self.at.is_multiple_of(8), "columns come in lines of 8");
         assert!(block_values(rows, self.columns) <= self.to.len(), "a place for each row");
         self.to.write()
     }
@@ -259,84 +258,11 @@ impl Matrix {
         }
         match path {
             Path::Wide(wide) => self.launch_wide(device, scratch, wide, args),
+            Path::Broad(width) => self.launch_broad(device, scratch, width, args),
             Path::Whole(width) => self.launch_plain(device, scratch, (width, 1), end, args),
             Path::Cut(width) => self.launch_plain(device, scratch, (width, self.slices), end, args),
             Path::Few => unreachable!("it returned"),
         }
-    }
-
-    fn launch_few(
-        &self,
-        device: &Device,
-        scratch: &Scratch,
-        norm: bool,
-        end: &str,
-        mut args: Args,
-    ) -> Result<(), DeviceError> {
-        let rows = args.rows as usize;
-        args.early = u32::from(self.bytes() <= EARLY_BYTES_MAX);
-        let columns = rows.next_power_of_two().clamp(8, FEW_MAX);
-        let norm = if norm { "norm_" } else { "" };
-        let tiles = self.outputs.div_ceil(TILE);
-        // Two tiles a warp halve what is read of x, where blocks enough are left.
-        let pairs = columns == 16 && 2 * scratch.multiprocessors <= tiles * self.slices / 8;
-        // More weights under way make up for few warps, where each has enough to do.
-        let units = self.inputs / UNIT / self.slices;
-        let deep = columns == 8 && end == "residual" && DEEP_UNITS <= units;
-        let (together, suffix) = match (pairs, deep) {
-            (true, _) => (2, "x2"),
-            (_, true) => (1, "deep"),
-            _ => (1, ""),
-        };
-        let mut grid = Grid::new(1, 256);
-        let blocks = tiles.div_ceil(together).div_ceil(8 / self.slices);
-        grid.blocks = (whole(blocks), whole(rows.div_ceil(columns)), 1);
-        let kernel = format!("matmul_few{columns}{suffix}_{norm}{end}");
-        device.launch(&kernel, grid, &[Arg::value(&args)])
-    }
-
-    /// By blocks of `width` rows, each for one of `parts` of the slices.
-    fn launch_plain(
-        &self,
-        device: &Device,
-        scratch: &mut Scratch,
-        (width, parts): (usize, usize),
-        end: &str,
-        mut args: Args,
-    ) -> Result<(), DeviceError> {
-        let row_tiles = (args.rows as usize).div_ceil(width);
-        let columns = self.outputs.div_ceil(BLOCK_OUTPUTS);
-        if 1 < parts {
-            let count = row_tiles * columns;
-            let sums = count * parts * width * BLOCK_OUTPUTS;
-            let fits = sums <= scratch.sums.len() && count <= scratch.arrivals.len();
-            assert!(fits, "the scratch has a place for each block");
-            args.sums = scratch.sums.write();
-            args.arrivals = scratch.arrivals.write();
-        }
-        let mut grid = Grid::new(1, 128);
-        grid.blocks = (whole(row_tiles), whole(columns), whole(parts));
-        // One part of one slice is a whole sum: nothing waits anywhere.
-        let kind = if self.slices == parts { "split" } else { "many" };
-        device.launch(&format!("matmul_{kind}{width}_{end}"), grid, &[Arg::value(&args)])
-    }
-
-    fn launch_wide(
-        &self,
-        device: &Device,
-        scratch: &mut Scratch,
-        wide: Wide,
-        mut args: Args,
-    ) -> Result<(), DeviceError> {
-        assert!(self.can(scratch, wide, args.rows as usize), "{wide:?} is for other products");
-        let blocks = wide.blocks(self, scratch, args.rows as usize);
-        args.sums = scratch.sums.write();
-        let mut grid = Grid::new(1, 384);
-        grid.blocks = (whole(blocks), 1, whole(wide.parts));
-        grid.shared_bytes = whole(wide.shared_bytes());
-        let cluster = (1, 1, whole(wide.parts));
-        let kernel = format!("matmul_wide_{}", wide.rows);
-        device.launch_clusters(&kernel, grid, cluster, &[Arg::value(&args)])
     }
 
     /// The name of what comes at the end, and all arguments that do not depend on the path.
@@ -357,6 +283,7 @@ impl Matrix {
                 "gated"
             }
             Out::Residual { stream, rounded, captured } => {
+                assert!(self.outputs.is_multiple_of(8), "outputs come in lines of 8");
                 assert!(values <= stream.len(), "a place for each sum");
                 assert!(block_values(rows, self.outputs) <= rounded.len(), "and rounded");
                 args.stream = stream.write();

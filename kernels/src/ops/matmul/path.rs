@@ -8,6 +8,9 @@ const FEW_BYTES_MAX: usize = 24 << 20;
 /// Outputs from which a sum in one slice is better in wide blocks for any number of rows above 8.
 const MANY_OUTPUTS: usize = 16_384;
 
+/// Rows up to which broad blocks are no better.
+const WIDE_ROWS_MAX: usize = 64;
+
 /// How a product is computed. The result is the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Path {
@@ -19,12 +22,18 @@ pub enum Path {
     Cut(usize),
     /// On Hopper.
     Wide(Wide),
+    /// On Hopper: blocks of 128 or 256 rows, each for one slice after the other; where a sum has
+    /// several, they are added up afterwards.
+    Broad(usize),
 }
 
-/// How the kernel for Hopper cuts a product into blocks.
+/// Rows of the blocks that [`Path::Broad`] has.
+const BROAD: [usize; 2] = [128, 256];
+
+/// How the kernel for up to 64 rows, and for long sums in slices, cuts a product into blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wide {
-    /// Of a block: 16, 32, 64, 128 or, where a sum is in one slice, 256.
+    /// Of a block: 16, 32, 64 or 128.
     pub rows: usize,
     /// Blocks that share a sum: 1, 2, 4 or 8, at most one for each slice.
     pub parts: usize,
@@ -56,12 +65,16 @@ impl Wide {
     }
 }
 
+/// Stages of weights and x, each with its two barriers, of blocks of so many rows.
+pub(super) fn broad_bytes(width: usize) -> usize {
+    let (weights, x) = if width == 256 { (6, 4) } else { (7, 7) };
+    weights * (BLOCK_OUTPUTS * UNIT * 2 + 16) + x * (width * UNIT * 2 + 16)
+}
+
 impl Matrix {
     /// Whether a product of so many rows can be cut so.
     pub(super) fn can(&self, scratch: &Scratch, wide: Wide, rows: usize) -> bool {
-        // The widest have no registers left for more than one slice.
-        let slices_fit = wide.rows < 256 || self.slices == 1;
-        if !scratch.hopper || !slices_fit || !self.slices.is_multiple_of(wide.parts) {
+        if !scratch.hopper || !self.slices.is_multiple_of(wide.parts) {
             return false;
         }
         // What each block leaves: all slices but its last, or all it has so far.
@@ -74,12 +87,27 @@ impl Matrix {
         blocks * left * wide.rows * BLOCK_OUTPUTS <= scratch.sums.len()
     }
 
-    /// Every way in which the kernel for Hopper can cut a product of so many rows.
-    pub fn wides(&self, scratch: &Scratch, rows: usize) -> Vec<Wide> {
-        let all = [16, 32, 64, 128, 256]
+    /// Slices of 128 outputs x `width` rows that a product of so many rows has.
+    pub(super) fn jobs(&self, width: usize, rows: usize) -> usize {
+        rows.div_ceil(width) * self.outputs.div_ceil(BLOCK_OUTPUTS) * self.slices
+    }
+
+    /// Whether there is a place for what blocks of so many rows leave.
+    pub(super) fn can_broad(&self, scratch: &Scratch, width: usize, rows: usize) -> bool {
+        let left = if self.slices == 1 { 0 } else { self.jobs(width, rows) };
+        scratch.hopper && left * width * BLOCK_OUTPUTS <= scratch.sums.len()
+    }
+
+    /// Every way in which the kernels for Hopper can compute a product of so many rows, with the
+    /// rows of a block.
+    pub fn on_hopper(&self, scratch: &Scratch, rows: usize) -> Vec<(usize, Path)> {
+        let wides = [16, 32, 64, 128]
             .into_iter()
             .flat_map(|rows| [1, 2, 4, 8].into_iter().map(move |parts| Wide { rows, parts }));
-        all.filter(|it| self.can(scratch, *it, rows)).collect()
+        let wides =
+            wides.filter(|it| self.can(scratch, *it, rows)).map(|it| (it.rows, Path::Wide(it)));
+        let broads = BROAD.into_iter().filter(|it| self.can_broad(scratch, *it, rows));
+        wides.chain(broads.map(|it| (it, Path::Broad(it)))).collect()
     }
 
     /// The path that is fastest for a number of rows.
@@ -97,7 +125,19 @@ impl Matrix {
             let is_cut = 1 < self.slices && count < scratch.multiprocessors * 2 / 3;
             return if is_cut { Path::Cut(width) } else { Path::Whole(width) };
         }
-        Path::Wide(self.wide(scratch, rows))
+        match self.broad(scratch, rows) {
+            Some(width) => Path::Broad(width),
+            None => Path::Wide(self.wide(scratch, rows)),
+        }
+    }
+
+    /// Rows of the broad blocks, where those are better: for whole sums, and for slices as long as
+    /// each has a multiprocessor of its own.
+    fn broad(&self, scratch: &Scratch, rows: usize) -> Option<usize> {
+        let width = if rows <= BROAD[0] { BROAD[0] } else { BROAD[1] };
+        let each_at_once = self.jobs(width, rows) <= scratch.multiprocessors;
+        let fits = self.slices == 1 || each_at_once && self.can_broad(scratch, width, rows);
+        (WIDE_ROWS_MAX < rows && fits).then_some(width)
     }
 
     /// The widest blocks that have enough of the card, sums shared as far as all blocks fit it.
@@ -107,7 +147,6 @@ impl Matrix {
             0..=16 => 16,
             17..=32 => 32,
             33..=128 => 64,
-            _ if self.slices == 1 => 256,
             _ => 128,
         };
         // Two of the narrow ones fit a multiprocessor; a few wait for a place at no loss.

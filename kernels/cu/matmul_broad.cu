@@ -1,0 +1,221 @@
+// out[r, n] = sum_k weights[n, k] x[r, k], for more rows than `matmul_wide` takes, on Hopper.
+//
+// The same tiles, slices and order. A job is a slice of the sums of 128 outputs x ROWS rows. One
+// block a multiprocessor takes one job after the other: one thread fills stages of shared memory
+// and runs ahead into the next job, two groups of four warps multiply 64 outputs each. Where there
+// are several slices the sums of each job are left in memory, and `matmul_join` adds them up.
+#include "ends.cuh"
+#include "wgmma.cuh"
+
+#define THREADS 384   // the first 128 fill, the others multiply
+#define STEPS 4       // of a unit: 64 inputs, one stage
+#define MULTIPLIERS 256
+#define A_BYTES (8 * STEPS * 512)
+
+#ifdef HOPPER
+
+// Stages of weights, which are free again once they are in registers, and of x.
+template <int ROWS> struct Shared {
+  static const int AS = ROWS == 256 ? 6 : 7, XS = ROWS == 256 ? 4 : 7;
+  uint4 a[AS][8 * STEPS * WARP];
+  bf16 x[XS][ROWS * 64];
+  u64 a_full[AS], a_empty[AS];
+  u64 x_full[XS], x_empty[XS];
+};
+
+// The jobs of a block: `first`, `first + stride`, ...; of the same outputs, slice after slice, each
+// for all tiles of rows.
+struct Share {
+  int units, slices, row_tiles, first, stride, jobs;
+};
+struct Job {
+  int tile, row_tile, slice, start, end;   // units `start..end` of the sums of 128 outputs
+};
+
+template <int ROWS> DEV Share share_of(const Matmul& p) {
+  Share of;
+  of.units = p.inputs / 64, of.slices = p.slices;
+  of.row_tiles = (p.rows + ROWS - 1) / ROWS;
+  of.first = blockIdx.x, of.stride = gridDim.x;
+  of.jobs = (p.tiles + 7) / 8 * of.slices * of.row_tiles;
+  return of;
+}
+DEV Job job_of(const Share& of, int at) {
+  Job job;
+  job.row_tile = at % of.row_tiles;
+  job.tile = at / of.row_tiles / of.slices, job.slice = at / of.row_tiles % of.slices;
+  job.start = slice_start(job.slice, of.slices, of.units);
+  job.end = slice_start(job.slice + 1, of.slices, of.units);
+  return job;
+}
+
+// A stage of a ring and how often it was come by, odd or even.
+template <int STAGES> struct Ring {
+  int stage, parity;
+  MEMBER void advance() {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+  MEMBER int before() const { return stage == 0 ? STAGES - 1 : stage - 1; }
+};
+
+// One thread. Weights do not wait for the kernel before.
+template <int ROWS> DEV void fill(Shared<ROWS>& s, const Matmul& p) {
+  typedef Shared<ROWS> S;
+  const Share of = share_of<ROWS>(p);
+  const int block_rows = block_rows_of(p.rows);
+  Ring<S::AS> a = {0, 0};
+  Ring<S::XS> x = {0, 0};
+  bool waits = true;
+  for (int at = of.first; at < of.jobs; at += of.stride) {
+    const Job job = job_of(of, at);
+    const int first = job.row_tile * (ROWS / 8), there = min(block_rows - first, ROWS / 8);
+    for (int unit = job.start; unit < job.end; ++unit) {
+      barrier_wait(&s.a_empty[a.stage], a.parity ^ 1);
+      barrier_expect(&s.a_full[a.stage], A_BYTES);
+      const u32* weights = p.weights + tile_place(job.tile * 8, unit * STEPS, of.units);
+      copy_bulk(s.a[a.stage], weights, A_BYTES, &s.a_full[a.stage]);
+      a.advance();
+      if (waits) wait_for_previous(), waits = false;
+      barrier_wait(&s.x_empty[x.stage], x.parity ^ 1);
+      barrier_expect(&s.x_full[x.stage], there * 1024);
+      const bf16* from = p.x + ((size_t)unit * block_rows + first) * 512;
+      copy_bulk(s.x[x.stage], from, there * 1024, &s.x_full[x.stage]);
+      x.advance();
+    }
+  }
+}
+
+// Stores a whole sum; leaves that of one slice of several in memory, ROWS / 8 float4 a thread.
+template <int ROWS>
+DEV void finish(const Matmul& p, const Share& of, const Job& job, const float (&sums)[ROWS / 2]) {
+  if (1 < of.slices) {
+    const size_t at = (size_t)(job.tile * of.row_tiles + job.row_tile) * of.slices + job.slice;
+    float4* to = (float4*)p.sums + at * (ROWS / 8 * MULTIPLIERS) + threadIdx.x - 128;
+#pragma unroll
+    for (int i = 0; i < ROWS / 8; ++i) __stcg(to + i * MULTIPLIERS, *(const float4*)&sums[i * 4]);
+    return;
+  }
+  const int tile = job.tile * 8 + threadIdx.x / WARP - 4, row0 = job.row_tile * ROWS;
+  if (p.gated) store_all<GATED, ROWS>(p, tile, row0, sums, ROWS / 8);
+  else if (p.stream != 0) store_all<RESIDUAL, ROWS>(p, tile, row0, sums, ROWS / 8);
+  else store_all<PLAIN, ROWS>(p, tile, row0, sums, ROWS / 8);
+}
+
+// The threads that multiply.
+template <int ROWS> DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
+  typedef Shared<ROWS> S;
+  const Share of = share_of<ROWS>(p);
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - 4;
+  float sums[ROWS / 2];
+#pragma unroll
+  for (int i = 0; i < ROWS / 2; ++i) sums[i] = 0.0f;
+  uint4 weights[2][STEPS];
+  Ring<S::AS> a = {0, 0};
+  Ring<S::XS> x = {0, 0};
+  for (int at = of.first; at < of.jobs; at += of.stride) {
+    const Job job = job_of(of, at);
+    int adds = 0;
+    for (int base = job.start; base < job.end; base += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int unit = base + i;
+        if (job.end <= unit) continue;
+        barrier_wait(&s.a_full[a.stage], a.parity);
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          weights[i][step] = s.a[a.stage][(warp * STEPS + step) * WARP + lane];
+        }
+        barrier_wait(&s.x_full[x.stage], x.parity);
+        wgmma_begin();
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          wgmma(sums, weights[i][step], blocks_at(s.x[x.stage] + step * 128), adds);
+          adds = 1;
+        }
+        wgmma_commit();
+        barrier_arrive(&s.a_empty[a.stage]);
+        a.advance();
+        // The unit before is done: its stage is free.
+        wgmma_wait<1>();
+        if (job.start < unit) barrier_arrive(&s.x_empty[x.before()]);
+        x.advance();
+      }
+    }
+    wgmma_wait<0>();
+    hold(sums);
+    barrier_arrive(&s.x_empty[x.before()]);
+    finish<ROWS>(p, of, job, sums);
+    hold(sums);
+  }
+}
+
+// grid: (blocks, 1, 1); block: 384; shared: Shared.
+template <int ROWS> DEV void matmul_broad(const Matmul& p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  typedef Shared<ROWS> S;
+  S& s = *(S*)memory;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::AS; ++i) {
+      barrier_init(&s.a_full[i], 1);
+      barrier_init(&s.a_empty[i], MULTIPLIERS);
+    }
+    for (int i = 0; i < S::XS; ++i) {
+      barrier_init(&s.x_full[i], 1);
+      barrier_init(&s.x_empty[i], MULTIPLIERS);
+    }
+    barrier_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) {
+      fill(s, p);
+      // Before attention, or `matmul_join`; of another product some multiprocessors would get two
+      // blocks and others none.
+      if (p.out != 0 || 1 < p.slices) let_next_start();
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    wait_for_previous();
+    multiply(s, p);
+  }
+}
+
+// Adds up the slices, one after the other, of 128 outputs x 32 rows: one warp for 16 outputs.
+// grid: (tiles of outputs x of rows, ROWS / 32, 1); block: 256.
+KERNEL __launch_bounds__(256) matmul_join(const Matmul p) {
+  wait_for_previous();
+  if (p.out != 0) let_next_start();
+  const int columns = gridDim.y * 4, row_tiles = (p.rows + columns * 8 - 1) / (columns * 8);
+  const int tile = blockIdx.x / row_tiles * 8 + threadIdx.x / WARP;
+  const int row0 = (blockIdx.x % row_tiles * columns + blockIdx.y * 4) * 8;
+  if (p.rows <= row0) return;
+  float4 total[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) total[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const float4* from =
+      (const float4*)p.sums + ((size_t)blockIdx.x * p.slices * columns + blockIdx.y * 4) * 256;
+#pragma unroll 4
+  for (int slice = 0; slice < p.slices; ++slice) {
+    const float4* at = from + (size_t)slice * columns * 256 + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) add(total[i], __ldcg(at + i * 256));
+  }
+  const float(&sums)[16] = *(const float(*)[16]) & total;
+  if (p.gated) store_all<GATED, 32>(p, tile, row0, sums, 4);
+  else if (p.stream != 0) store_all<RESIDUAL, 32>(p, tile, row0, sums, 4);
+  else store_all<PLAIN, 32>(p, tile, row0, sums, 4);
+}
+
+#define BROAD(rows)                                                        \
+  KERNEL __launch_bounds__(THREADS, 1) matmul_broad_##rows(const Matmul p) { \
+    matmul_broad<rows>(p);                                                 \
+  }
+#else
+KERNEL matmul_join(const Matmul p) {}
+#define BROAD(rows) \
+  KERNEL matmul_broad_##rows(const Matmul p) {}
+#endif
+
+BROAD(128)
+BROAD(256)

@@ -1,0 +1,111 @@
+//! How a product is launched on each of its paths.
+
+use super::path::{Wide, broad_bytes};
+use super::{Args, BLOCK_OUTPUTS, FEW_MAX, Matrix, Scratch, TILE, UNIT};
+use crate::cuda::{Arg, Device, DeviceError, Grid};
+use crate::ops::whole;
+
+/// Units of a slice from which four of them are loaded ahead instead of two.
+const DEEP_UNITS: usize = 32;
+/// Bytes of a matrix after which the next kernel would be in the way if it started early.
+const EARLY_BYTES_MAX: u64 = 16 << 20;
+/// Rows of a block of the kernel that adds up slices.
+const JOIN_ROWS: usize = 32;
+
+impl Matrix {
+    pub(super) fn launch_few(
+        &self,
+        device: &Device,
+        scratch: &Scratch,
+        norm: bool,
+        end: &str,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        let rows = args.rows as usize;
+        args.early = u32::from(self.bytes() <= EARLY_BYTES_MAX);
+        let columns = rows.next_power_of_two().clamp(8, FEW_MAX);
+        let norm = if norm { "norm_" } else { "" };
+        let tiles = self.outputs.div_ceil(TILE);
+        // Two tiles a warp halve what is read of x, where blocks enough are left.
+        let pairs = columns == 16 && 2 * scratch.multiprocessors <= tiles * self.slices / 8;
+        // More weights under way make up for few warps, where each has enough to do.
+        let units = self.inputs / UNIT / self.slices;
+        let deep = columns == 8 && end == "residual" && DEEP_UNITS <= units;
+        let (together, suffix) = match (pairs, deep) {
+            (true, _) => (2, "x2"),
+            (_, true) => (1, "deep"),
+            _ => (1, ""),
+        };
+        let mut grid = Grid::new(1, 256);
+        let blocks = tiles.div_ceil(together).div_ceil(8 / self.slices);
+        grid.blocks = (whole(blocks), whole(rows.div_ceil(columns)), 1);
+        let kernel = format!("matmul_few{columns}{suffix}_{norm}{end}");
+        device.launch(&kernel, grid, &[Arg::value(&args)])
+    }
+
+    /// By blocks of `width` rows, each for one of `parts` of the slices.
+    pub(super) fn launch_plain(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        (width, parts): (usize, usize),
+        end: &str,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        let row_tiles = (args.rows as usize).div_ceil(width);
+        let columns = self.outputs.div_ceil(BLOCK_OUTPUTS);
+        if 1 < parts {
+            let count = row_tiles * columns;
+            let sums = count * parts * width * BLOCK_OUTPUTS;
+            let fits = sums <= scratch.sums.len() && count <= scratch.arrivals.len();
+            assert!(fits, "the scratch has a place for each block");
+            args.sums = scratch.sums.write();
+            args.arrivals = scratch.arrivals.write();
+        }
+        let mut grid = Grid::new(1, 128);
+        grid.blocks = (whole(row_tiles), whole(columns), whole(parts));
+        // One part of one slice is a whole sum: nothing waits anywhere.
+        let kind = if self.slices == parts { "split" } else { "many" };
+        device.launch(&format!("matmul_{kind}{width}_{end}"), grid, &[Arg::value(&args)])
+    }
+
+    pub(super) fn launch_wide(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        wide: Wide,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        assert!(self.can(scratch, wide, args.rows as usize), "{wide:?} is for other products");
+        let blocks = wide.blocks(self, scratch, args.rows as usize);
+        args.sums = scratch.sums.write();
+        let mut grid = Grid::new(1, 384);
+        grid.blocks = (whole(blocks), 1, whole(wide.parts));
+        grid.shared_bytes = whole(wide.shared_bytes());
+        let cluster = (1, 1, whole(wide.parts));
+        let kernel = format!("matmul_wide_{}", wide.rows);
+        device.launch_clusters(&kernel, grid, cluster, &[Arg::value(&args)])
+    }
+
+    pub(super) fn launch_broad(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        width: usize,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        let rows = args.rows as usize;
+        assert!(self.can_broad(scratch, width, rows), "a place for each slice");
+        args.sums = scratch.sums.write();
+        let jobs = self.jobs(width, rows);
+        let mut grid = Grid::new(whole(jobs.min(scratch.multiprocessors)), 384);
+        grid.shared_bytes = whole(broad_bytes(width));
+        device.launch(&format!("matmul_broad_{width}"), grid, &[Arg::value(&args)])?;
+        if self.slices == 1 {
+            return Ok(());
+        }
+        let mut grid = Grid::new(1, 256);
+        grid.blocks = (whole(jobs / self.slices), whole(width / JOIN_ROWS), 1);
+        device.launch("matmul_join", grid, &[Arg::value(&args)])
+    }
+}
