@@ -107,6 +107,7 @@ pub struct RequestMetrics {
 pub struct TokenMetrics {
     pub prompt: Histogram,
     pub generated: Histogram,
+    pub longest: Histogram,
     pub new_max: Histogram,
 }
 
@@ -295,6 +296,11 @@ impl RequestMetrics {
                 generated: theirs.histogram(
                     "request_generation_tokens",
                     "Tokens written for a text",
+                    tokens,
+                ),
+                longest: theirs.histogram(
+                    "request_max_num_generation_tokens",
+                    "Tokens of the longest text of a request",
                     tokens,
                 ),
                 new_max: theirs.histogram(

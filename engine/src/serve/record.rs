@@ -23,6 +23,8 @@ pub struct Record {
     outcome: Outcome,
     prompt_tokens: u32,
     cost: Cost,
+    /// Tokens of the longest text that has ended.
+    longest: u32,
     ending: Option<Ending>,
 }
 
@@ -50,6 +52,7 @@ impl Record {
             outcome: Outcome::Open,
             prompt_tokens: 0,
             cost: Cost::default(),
+            longest: 0,
             ending: None,
         }
     }
@@ -84,6 +87,7 @@ impl Record {
         let metrics = &self.metrics.requests;
         metrics.success.with_label_values(&[ending.name()]).inc();
         metrics.tokens.generated.observe(choice.cost.tokens.into());
+        self.longest = self.longest.max(choice.cost.tokens);
         let Some(Times { started, first, last }) = choice.times else { return };
         let times = &metrics.seconds;
         times.queue.observe(seconds(self.arrival, started));
@@ -99,6 +103,7 @@ impl Record {
 
     /// All texts have ended.
     pub fn complete(&mut self, cost: Cost, prompt_tokens: u32) {
+        self.metrics.requests.tokens.longest.observe(self.longest.into());
         self.cost = cost;
         self.prompt_tokens = prompt_tokens;
         self.outcome = Outcome::Complete;

@@ -142,6 +142,9 @@ async fn counts_tell_what_happened() {
     assert_eq!(told("crossover_engine_pages_used").await, 0.0);
     assert!(told("vllm:generation_tokens_total").await >= 24.0 + 3.0);
     assert!(told("vllm:prompt_tokens_total").await >= f64::from(u32::try_from(prompts).unwrap()));
+    // One for each request that came to its end, of 4 tokens, however many texts it had.
+    assert_eq!(told("vllm:request_max_num_generation_tokens_count").await, 3.0);
+    assert_eq!(told("vllm:request_max_num_generation_tokens_sum").await, 12.0);
     let drafts = told("vllm:spec_decode_num_draft_tokens_total").await;
     let accepted = told("vllm:spec_decode_num_accepted_tokens_total").await;
     assert!(accepted <= drafts && 0.0 < drafts);

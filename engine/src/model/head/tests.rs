@@ -132,6 +132,16 @@ fn a_plain_head_is_read() {
     assert_eq!(notes.len(), 1, "{notes:?}");
 }
 
+/// Positions are the target's: nothing ends where the head's own config says that it does.
+#[test]
+fn a_heads_own_length_bounds_nothing() {
+    let read = |length: u32| {
+        let config = with(json!({ "max_position_embeddings": length }));
+        format!("{:?}", load(&config, &tensors()).unwrap().head.config)
+    };
+    assert_eq!(read(1), read(1 << 20));
+}
+
 #[test]
 fn each_tensor_is_needed() {
     // t2d only repeats what d2t says.
