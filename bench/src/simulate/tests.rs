@@ -81,7 +81,7 @@ fn instances_slow_each_other_down_only_while_both_are_at_work() {
     assert!(is_near(of(&shared, 4), 0.75 * of(&alone, 4)), "{}", of(&shared, 4));
     assert!(is_near(of(&shared, 1), of(&alone, 1)));
     // With nothing gained by the second instance, `marginal` leaves it alone.
-    let useless = Ladder { together: 0.3, ..alone.clone() };
+    let useless = Ladder { together: 0.3, ..alone };
     let of = |strategy| total(&useless, strategy, &clients(4));
     assert!(is_near(of(Strategy::Marginal), of(Strategy::Speculative)));
 }
