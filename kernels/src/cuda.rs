@@ -41,6 +41,15 @@ pub enum Card {
     Named(String),
 }
 
+impl fmt::Display for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "cuda:{number}"),
+            Self::Named(name) => f.write_str(name),
+        }
+    }
+}
+
 /// What is known of a GPU.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -142,6 +151,8 @@ pub enum DeviceError {
     DriverTooOld { have: i32, need: i32 },
     /// No image for this card was made ahead, and the run-time compiler is missing.
     NoKernels { target: String },
+    /// A card cannot read another's memory; their numbers.
+    NoPeer { from: usize, to: usize },
     /// The memory asked for is not there.
     OutOfMemory { bytes: u64 },
     /// A call failed: the device is not to be used any further.
@@ -170,6 +181,11 @@ impl fmt::Display for DeviceError {
                 f,
                 "this program has no kernels for {target}, and libnvrtc, which could compile \
                  them now, was not found"
+            ),
+            Self::NoPeer { from, to } => write!(
+                f,
+                "cuda:{from} cannot reach the memory of cuda:{to}: GPUs that compute together need \
+                 peer access, over NVLink or PCIe"
             ),
             Self::OutOfMemory { bytes } => {
                 write!(f, "the GPU has no {} MiB left", bytes.div_ceil(1 << 20))

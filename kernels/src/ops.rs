@@ -1,6 +1,7 @@
 //! One file for one operation on the GPU: its shapes, a reference in plain code, the launch.
 
 pub mod attend;
+pub mod collective;
 pub mod draft;
 pub mod embed;
 pub mod matmul;

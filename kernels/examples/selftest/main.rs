@@ -1,13 +1,16 @@
 //! Compares every kernel with its reference on random inputs, then times them: `selftest [quick |
-//! compare | models]`.
+//! compare | models | together | alone]`.
 //!
 //! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
-//! compute-sanitizer; `compare` times nothing, `models` only whole steps. Kernels compiled at start
-//! are kept where `XDG_CACHE_HOME` says. Exit code 1 when a comparison fails, 3 without a GPU.
+//! compute-sanitizer; `compare` times nothing, `models` only whole steps. `together` is what two
+//! GPUs do, `alone` what one of them does when the other fails: it takes ten seconds and leaves
+//! the GPU's context unusable. Kernels compiled at start are kept where `XDG_CACHE_HOME` says.
+//! Exit code 1 when a comparison fails, 3 without a GPU.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its findings")]
 
 mod attention;
+mod collective;
 mod matmul;
 mod random;
 mod sampling;
@@ -16,6 +19,7 @@ mod timing;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use kernels::cuda::{Card, Device, DeviceError};
@@ -56,14 +60,24 @@ impl Report {
 fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(|it| PathBuf::from(it).join("kernels"));
     let start = Instant::now();
-    let device = Device::open(&Card::Number(0), cache.as_deref())?;
+    let device = Arc::new(Device::open(&Card::Number(0), cache.as_deref())?);
     println!("opened in {:.2} s", start.elapsed().as_secs_f64());
     println!("{:?}, {} MiB free", device.facts(), device.memory_free()? >> 20);
     let quick = what == "quick";
+    match what {
+        "alone" => return collective::alone(&device, report),
+        "together" => {
+            collective::compare(&device, report, quick)?;
+            return collective::time(&device);
+        }
+        _ => {}
+    }
     matmul::compare(&device, report, quick)?;
     attention::compare(&device, report, quick)?;
     steps::compare(&device, report)?;
     sampling::compare(&device, report)?;
+    collective::compare(&device, report, quick)?;
+    let device = Arc::into_inner(device).expect("nobody else holds it any longer");
     match what {
         "quick" | "compare" => Ok(()),
         "models" => timing::models(device),

@@ -123,6 +123,14 @@ impl Device {
         Ok(())
     }
 
+    /// Makes all of it zeros.
+    pub(crate) fn clear<T: Pod + Zeroable>(
+        &self,
+        buffer: &mut Buffer<T>,
+    ) -> Result<(), DeviceError> {
+        Ok(self.queues.main.memset_zeros(buffer.slice_mut())?)
+    }
+
     /// Copies all of `from` to the start of `to`.
     pub fn copy<T: Pod + Zeroable>(
         &self,

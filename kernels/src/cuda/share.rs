@@ -1,4 +1,5 @@
-//! Memory of a card that several processes map, and how one hands it to another.
+//! Memory of a card that others reach: processes that map it, and how one hands it to another; and
+//! other cards.
 //!
 //! It lives as long as any process maps it or holds its descriptor: one that ends, in whatever
 //! way, takes nothing from the others (CUDA driver API, virtual memory management).
@@ -35,6 +36,11 @@ impl fmt::Debug for Shared {
 impl Shared {
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Where it begins, for kernels of every card that reaches it.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
     }
 }
 
@@ -73,10 +79,10 @@ impl Device {
         sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id }
     }
 
-    fn shareable(&self) -> sys::CUmemAllocationProp {
+    fn property(&self, kind: sys::CUmemAllocationHandleType) -> sys::CUmemAllocationProp {
         sys::CUmemAllocationProp {
             type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            requestedHandleTypes: KIND,
+            requestedHandleTypes: kind,
             location: self.location(),
             win32HandleMetaData: ptr::null_mut(),
             allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
@@ -88,11 +94,15 @@ impl Device {
         }
     }
 
-    /// At least `bytes` of memory, and the descriptor with which another process maps it.
-    pub fn share(&self, bytes: usize) -> Result<(Shared, OwnedFd), DeviceError> {
+    /// At least `bytes` of memory that is not mapped yet.
+    fn create(
+        &self,
+        bytes: usize,
+        kind: sys::CUmemAllocationHandleType,
+    ) -> Result<(Handle, usize), DeviceError> {
         self.context.bind_to_thread()?;
-        let property = self.shareable();
-        let (mut unit, mut handle, mut fd): (usize, _, c_int) = (0, 0, -1);
+        let property = self.property(kind);
+        let (mut unit, mut handle) = (0, 0);
         let smallest = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         // SAFETY: the pointers are to locals.
         unsafe { sys::cuMemGetAllocationGranularity(&raw mut unit, &raw const property, smallest) }
@@ -104,13 +114,42 @@ impl Device {
             return Err(DeviceError::OutOfMemory { bytes: bytes as u64 });
         }
         created.result()?;
-        let handle = Handle(handle);
+        Ok((Handle(handle), bytes))
+    }
+
+    /// At least `bytes` of memory, and the descriptor with which another process maps it.
+    pub fn share(&self, bytes: usize) -> Result<(Shared, OwnedFd), DeviceError> {
+        let (handle, bytes) = self.create(bytes, KIND)?;
+        let mut fd: c_int = -1;
         // SAFETY: this kind of handle is written as a C integer, which is a descriptor of our own.
         let fd = unsafe {
             sys::cuMemExportToShareableHandle((&raw mut fd).cast(), handle.0, KIND, 0).result()?;
             OwnedFd::from_raw_fd(fd)
         };
-        Ok((self.map(&handle, bytes)?, fd))
+        Ok((self.map(&handle, bytes, &[self.location()])?, fd))
+    }
+
+    /// At least `bytes` of memory that kernels on all of `devices`, this one among them, read and
+    /// write.
+    pub fn share_with(&self, bytes: usize, devices: &[Arc<Self>]) -> Result<Shared, DeviceError> {
+        for device in devices {
+            let [from, to] = [device, self].map(|it| it.context.cu_device());
+            let mut reaches = c_int::from(from == to);
+            if from != to {
+                // SAFETY: the pointer is to a local.
+                unsafe { sys::cuDeviceCanAccessPeer(&raw mut reaches, from, to) }.result()?;
+            }
+            if reaches == 0 {
+                let [from, to] = [device, self].map(|it| it.context.ordinal());
+                return Err(DeviceError::NoPeer { from, to });
+            }
+        }
+        let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
+        let (handle, bytes) = self.create(bytes, kind)?;
+        let mut locations: Vec<_> = devices.iter().map(|it| it.location()).collect();
+        locations.sort_by_key(|it| it.id);
+        locations.dedup_by_key(|it| it.id);
+        self.map(&handle, bytes, &locations)
     }
 
     /// Maps the memory of `bytes` that another process shared on the same card.
@@ -121,10 +160,16 @@ impl Device {
         let at: *mut c_void = ptr::without_provenance_mut(fd.as_raw_fd().unsigned_abs() as usize);
         // SAFETY: the descriptor is open; the driver tells whether it is of its memory.
         unsafe { sys::cuMemImportFromShareableHandle(&raw mut handle, at, KIND) }.result()?;
-        self.map(&Handle(handle), bytes)
+        self.map(&Handle(handle), bytes, &[self.location()])
     }
 
-    fn map(&self, handle: &Handle, bytes: usize) -> Result<Shared, DeviceError> {
+    /// Maps memory for the cards at `locations`.
+    fn map(
+        &self,
+        handle: &Handle,
+        bytes: usize,
+        locations: &[sys::CUmemLocation],
+    ) -> Result<Shared, DeviceError> {
         let mut address = 0;
         // SAFETY: the pointer is to a local.
         unsafe { sys::cuMemAddressReserve(&raw mut address, bytes, 0, 0, 0) }.result()?;
@@ -136,12 +181,11 @@ impl Device {
             return Err(error.into());
         }
         let shared = Shared { address, bytes, context: Arc::clone(&self.context) };
-        let access = sys::CUmemAccessDesc {
-            location: self.location(),
-            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        // SAFETY: mapped above; the description is a local.
-        unsafe { sys::cuMemSetAccess(address, bytes, &raw const access, 1) }.result()?;
+        let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access: Vec<_> =
+            locations.iter().map(|&location| sys::CUmemAccessDesc { location, flags }).collect();
+        // SAFETY: mapped above; there are so many descriptions.
+        unsafe { sys::cuMemSetAccess(address, bytes, access.as_ptr(), access.len()) }.result()?;
         Ok(shared)
     }
 

@@ -48,6 +48,7 @@ pub(super) const SOURCES: &[Source] = &[
         "attend_few_128_2"
     ),
     source!("attend_many", "attend_many_64", "attend_many_128"),
+    source!("collective", "reduce_few", "reduce_many", "gather_slices", "gather_slices_by_4"),
     source!("draft", "draft_input", "draft_guess", "keep_states"),
     source!("embed", "embed"),
     source!("matmul_broad", "matmul_broad_128", "matmul_broad_256", "matmul_join"),

@@ -18,6 +18,7 @@ fn errors_say_what_is_missing() {
     };
     says(DeviceError::NoDriver, "libcuda.so.1");
     says(DeviceError::DriverTooOld { have: 12_040, need: 13_000 }, "speaks 12.4");
+    says(DeviceError::NoPeer { from: 0, to: 2 }, "cuda:0 cannot reach the memory of cuda:2");
     says(DeviceError::OutOfMemory { bytes: 3 << 20 }, "3 MiB");
     says(DeviceError::NoKernels { target: "compute_75".to_owned() }, "libnvrtc");
 }
