@@ -92,12 +92,9 @@ pub enum Until {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Device {
     /// The cores to use; empty for all.
-    Cpu {
-        cores: Vec<usize>,
-    },
-    Cuda {
-        card: Card,
-    },
+    Cpu { cores: Vec<usize> },
+    /// One GPU, or several that compute together.
+    Cuda { cards: Vec<Card> },
 }
 
 impl Device {
@@ -181,11 +178,10 @@ impl Config {
         let model = judge.required("model", raw.model.clone());
         let mode = mode(&mut judge, &raw);
         let device = judge.parsed("device", raw.device, "cpu", device);
+        let device = judge.together(device, raw.tensor_parallel_size);
         let load_format = judge.parsed("load-format", raw.load_format, "auto", load_format);
         let share_weights = raw.share_weights.map(|it| PathBuf::from(it.0));
-        if !device.is_gpu() {
-            judge.gpu_only(load_format, share_weights.is_some());
-        }
+        judge.suits(&device, load_format, share_weights.is_some());
         judge.simulated(&mode, load_format);
         let (running, rows) = if device.is_gpu() { (256, 2048) } else { (32, 256) };
         let running_max = judge.whole("running-max", raw.running_max, running, 1..=4096);

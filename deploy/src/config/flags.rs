@@ -72,7 +72,8 @@ pub struct Up {
     /// [default: three quarters of --high]
     #[arg(long, value_name = "N")]
     pub low: Option<u32>,
-    /// Where the speculative instance computes, such as cpu:0-3 or cuda:0 [default: half the cores]
+    /// Where the speculative instance computes, such as cpu:0-3, cuda:0 or cuda:0,1 [default: half
+    /// the cores]
     #[arg(long, value_name = "DEVICE")]
     pub device_speculative: Option<String>,
     /// Where the throughput instance computes [default: the other half]

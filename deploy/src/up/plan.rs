@@ -147,10 +147,11 @@ fn throughput(config: &Up, model: &Path, dir: &Path) -> Vec<String> {
 fn engine(config: &Up, model: &Path, dir: &Path, which: usize) -> Vec<String> {
     let listen = [config.addresses.speculative, config.addresses.throughput][which];
     let [one, other] = &config.devices;
-    let one_card = (is_gpu(one) && one == other).then(|| {
-        let weights = dir.join("weights").display().to_string();
-        [("--memory-fraction", SHARE_OF_ONE_CARD.to_owned()), ("--share-weights", weights)]
-    });
+    let same = is_gpu(one) && one == other;
+    let fraction = same.then(|| ("--memory-fraction", SHARE_OF_ONE_CARD.to_owned()));
+    // Several cards hold a part of each matrix each: engines cannot share those.
+    let is_shared = same && !one.contains(',');
+    let weights = is_shared.then(|| ("--share-weights", dir.join("weights").display().to_string()));
     [
         ("--model", model.display().to_string()),
         ("--device", config.devices[which].clone()),
@@ -159,7 +160,8 @@ fn engine(config: &Up, model: &Path, dir: &Path, which: usize) -> Vec<String> {
         ("--drain-seconds", DRAIN_S.to_string()),
     ]
     .into_iter()
-    .chain(one_card.into_iter().flatten())
+    .chain(fraction)
+    .chain(weights)
     .flat_map(|(flag, value)| [flag.to_owned(), value])
     .collect()
 }

@@ -55,6 +55,9 @@ fn a_card_is_shared_only_when_both_name_it() {
         lines.filter(|it| it.contains(wanted)).count()
     };
     assert_eq!((shares(&shared), shares(&apart)), (2, 0));
+    let two = plan("--device-speculative cuda:0,1 --device-throughput cuda:0,1", dir);
+    let line = two.programs[0].args.join(" ");
+    assert!(line.contains("--memory-fraction 0.4") && !line.contains("--share-weights"), "{line}");
 }
 
 #[test]

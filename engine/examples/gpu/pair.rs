@@ -15,20 +15,26 @@ use crate::drive::{Drive, Text, median_ms};
 
 const END: u32 = 2;
 
-fn options(records: bool, lanes: u32) -> CudaOptions {
+fn options(cards: &[Card], records: bool, lanes: u32) -> CudaOptions {
     CudaOptions {
-        card: Card::Number(0),
+        cards: cards.to_vec(),
         cache: None,
         memory: KvMemory::Pages(lanes * 40),
         context_max: 512,
         context_min: 512,
-        rows_max: 2048,
+        rows_max: if shares_a_card(cards) { 96 } else { 2048 },
         lanes,
         drafts_max: 5,
         simulated: Vec::new(),
         records,
         share: None,
     }
+}
+
+/// Whether several ranks are on one GPU. Each waits for the others, so that a large step of one
+/// could keep that of another from running at all.
+fn shares_a_card(cards: &[Card]) -> bool {
+    cards.iter().any(|card| 1 < cards.iter().filter(|it| *it == card).count())
 }
 
 /// How the pair is run.
@@ -40,6 +46,7 @@ struct Way {
 }
 
 struct Pair {
+    cards: Vec<Card>,
     model: Model,
     head: Head,
 }
@@ -47,7 +54,8 @@ struct Pair {
 impl Pair {
     fn drive(&self, way: Way) -> Result<Drive, Box<dyn Error>> {
         let head = if way.depth == 0 { None } else { Some(&self.head) };
-        let mut backend = CudaBackend::new(&self.model, head, &options(way.records, way.lanes))?;
+        let options = options(&self.cards, way.records, way.lanes);
+        let mut backend = CudaBackend::new(&self.model, head, &options)?;
         if way.records {
             backend.record_all(&[0, way.depth])?;
         }
@@ -65,6 +73,7 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 pub(crate) fn check(
+    cards: &[Card],
     model: &Path,
     head: &Path,
     golden: &Path,
@@ -72,7 +81,7 @@ pub(crate) fn check(
 ) -> Result<bool, Box<dyn Error>> {
     let model = load_model(model)?;
     let head = load_head(head, &model.config, None)?.head;
-    let pair = Pair { model, head };
+    let pair = Pair { cards: cards.to_vec(), model, head };
     let golden: Value = serde_json::from_str(&fs::read_to_string(golden)?)?;
     let rows = golden["rows"].as_array().ok_or("no rows")?;
     let right = reference(&pair, rows)?;
@@ -135,16 +144,27 @@ fn mixed(rows: &[Value], count: usize) -> Vec<Vec<u32>> {
 /// One text for each prompt, whatever the mode, the batch and the way it is queued.
 fn equal(pair: &Pair, rows: &[Value], count: usize) -> Result<bool, Box<dyn Error>> {
     let prompts = mixed(rows, count);
-    let way = |depth, records| Way { depth, records, lanes: 256 };
+    let small = shares_a_card(&pair.cards);
+    let way = |depth, records| Way { depth, records, lanes: if small { 16 } else { 256 } };
     let mut first: Vec<Text> = Vec::new();
     let mut right = true;
-    let ways = [
-        (way(0, true), vec![256, 64, 7, 1]),
-        (way(0, false), vec![64]),
-        (way(3, true), vec![256, 64, 7, 1]),
-        (way(3, false), vec![33]),
-        (way(5, true), vec![256, 16]),
-    ];
+    let ways = if small {
+        vec![
+            (way(0, true), vec![16, 1]),
+            (way(0, false), vec![7]),
+            (way(3, true), vec![16, 7, 1]),
+            (way(3, false), vec![5]),
+            (way(5, true), vec![16]),
+        ]
+    } else {
+        vec![
+            (way(0, true), vec![256, 64, 7, 1]),
+            (way(0, false), vec![64]),
+            (way(3, true), vec![256, 64, 7, 1]),
+            (way(3, false), vec![33]),
+            (way(5, true), vec![256, 16]),
+        ]
+    };
     for (way, batches) in ways {
         let mut drive = pair.drive(way)?;
         for batch in batches {

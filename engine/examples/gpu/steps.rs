@@ -65,6 +65,31 @@ const SHAPES: &[Shape] = &[
         draft_vocab: 32_000,
         tied: false,
     },
+    // What each of two GPUs computes of these, without what it waits for of the other.
+    Shape {
+        name: "half-1B",
+        hidden: 2048,
+        intermediate: 4096,
+        layers: 16,
+        heads: 16,
+        kv_heads: 4,
+        head_dim: 64,
+        vocab: 64_128,
+        draft_vocab: 16_000,
+        tied: true,
+    },
+    Shape {
+        name: "half-8B",
+        hidden: 4096,
+        intermediate: 7168,
+        layers: 32,
+        heads: 16,
+        kv_heads: 4,
+        head_dim: 128,
+        vocab: 64_128,
+        draft_vocab: 16_000,
+        tied: false,
+    },
 ];
 
 impl Shape {
@@ -104,9 +129,9 @@ impl Shape {
 }
 
 /// For texts of up to `context_max` tokens.
-pub(crate) fn options(context_max: u32) -> CudaOptions {
+pub(crate) fn options(cards: &[Card], context_max: u32) -> CudaOptions {
     CudaOptions {
-        card: Card::Number(0),
+        cards: cards.to_vec(),
         cache: None,
         memory: KvMemory::Pages(256 * 26 + 8),
         context_max,
@@ -121,7 +146,7 @@ pub(crate) fn options(context_max: u32) -> CudaOptions {
 }
 
 /// Of the shapes that are named, at the batches that are given; of all if there are none.
-pub(crate) fn time(wanted: &[&str]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn time(cards: &[Card], wanted: &[&str]) -> Result<(), Box<dyn Error>> {
     let (batches, names): (Vec<&str>, Vec<&str>) =
         wanted.iter().partition(|it| it.parse::<u32>().is_ok());
     let batches: Vec<u32> = batches.iter().filter_map(|it| it.parse().ok()).collect();
@@ -132,7 +157,8 @@ pub(crate) fn time(wanted: &[&str]) -> Result<(), Box<dyn Error>> {
             [("plain", 0, None), ("K = 0", 0, Some(&head)), ("K = 3", 3, Some(&head))]
         {
             let start = clock::now();
-            let mut backend = CudaBackend::dummy(Dummy { model: &model, head }, &options(400))?;
+            let options = options(cards, 400);
+            let mut backend = CudaBackend::dummy(Dummy { model: &model, head }, &options)?;
             let built = clock::now() - start;
             backend.record_all(&[0, depth])?;
             let recorded = clock::now() - start - built;
@@ -148,9 +174,10 @@ pub(crate) fn time(wanted: &[&str]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Those that are named, or all.
+/// Those that are named, or all whole ones.
 pub(crate) fn shapes(names: &[&str]) -> impl Iterator<Item = &'static Shape> {
-    SHAPES.iter().filter(|it| names.is_empty() || names.contains(&it.name))
+    let whole = |it: &Shape| names.is_empty() && !it.name.starts_with("half");
+    SHAPES.iter().filter(move |it| whole(it) || names.contains(&it.name))
 }
 
 /// Random ones, other ones for another count.

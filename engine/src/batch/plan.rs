@@ -7,7 +7,7 @@ use crate::batch::ids::{PageId, SeqId, TokenId};
 use crate::batch::sampling::Sampling;
 
 /// One step over many sequences, laid out as the backend will read it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct StepPlan {
     /// The tokens the host knows, entry after entry: own tokens, then given drafts.
     pub rows: Vec<TokenId>,
@@ -26,7 +26,7 @@ pub struct StepPlan {
 ///
 /// Rows of an entry, in order: `fed` own tokens, then `given` drafts that stand in
 /// [`StepPlan::rows`], then `held` drafts that the backend guesses itself and the host never sees.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Entry {
     pub seq: SeqId,
     /// The line of the backend's per-sequence tables. A running sequence keeps its lane, a lane has

@@ -2,10 +2,13 @@
 
 use std::ops::RangeInclusive;
 
+use kernels::cuda::Card;
+use kernels::ops::collective::RANKS_MAX;
+
 use crate::config::calibration::Calibration;
 use crate::config::raw::{Raw, Word};
 use crate::config::words::{fraction, layers, rates, table};
-use crate::config::{ConfigError, DepthRule, LoadFormat, Memory, Mode, Until, size};
+use crate::config::{ConfigError, DepthRule, Device, LoadFormat, Memory, Mode, Until, size};
 use crate::draft::DRAFTS_MAX;
 
 /// Reads words and keeps every mistake.
@@ -19,13 +22,49 @@ impl Judge {
         self.errors.push(ConfigError { flag, detail: detail.into() });
     }
 
-    /// What cores cannot do.
-    pub(super) fn gpu_only(&mut self, load_format: LoadFormat, shares_weights: bool) {
-        if load_format == LoadFormat::Dummy {
+    /// What cores cannot do, and what several GPUs cannot.
+    pub(super) fn suits(&mut self, device: &Device, load_format: LoadFormat, shares_weights: bool) {
+        let gpus = match device {
+            Device::Cpu { .. } => 0,
+            Device::Cuda { cards } => cards.len(),
+        };
+        if gpus == 0 && load_format == LoadFormat::Dummy {
             self.error("load-format", "dummy has a meaning only on a GPU");
         }
-        if shares_weights {
-            self.error("share-weights", "has a meaning only on a GPU");
+        if gpus != 1 && shares_weights {
+            self.error("share-weights", "has a meaning only on one GPU");
+        }
+    }
+
+    /// The GPUs that compute together: those named, or so many from the one named on.
+    pub(super) fn together(&mut self, device: Device, count: Option<Word>) -> Device {
+        let most = u32::try_from(RANKS_MAX).expect("a few");
+        let asked = count.is_some();
+        let count = self.whole("tensor-parallel-size", count, 1, 1..=most) as usize;
+        match device {
+            Device::Cuda { cards } if RANKS_MAX < cards.len() => {
+                let detail = format!("names {} GPUs, and {most} is the most", cards.len());
+                self.error("device", detail);
+                Device::Cuda { cards }
+            }
+            Device::Cuda { cards } if !asked || cards.len() == count => Device::Cuda { cards },
+            Device::Cuda { cards } => {
+                if let [Card::Number(first)] = cards[..] {
+                    return Device::Cuda {
+                        cards: (first..).map(Card::Number).take(count).collect(),
+                    };
+                }
+                let detail = format!("is {count}, but --device names {} of them", cards.len());
+                self.error("tensor-parallel-size", detail);
+                Device::Cuda { cards }
+            }
+            Device::Cpu { cores } => {
+                if 1 < count {
+                    let detail = "is for GPUs: name the first, such as --device cuda:0";
+                    self.error("tensor-parallel-size", detail);
+                }
+                Device::Cpu { cores }
+            }
         }
     }
 

@@ -130,8 +130,12 @@ flags! {
     /// [default: off]
     simulate_acceptance: "LIST",
     /// Where to compute: cpu, cpu:0-1 (a set of cores), cuda:0 (a GPU by its number), or GPU-...
-    /// or MIG-... (a card or a part of one by its identifier) [default: cpu]
+    /// or MIG-... (a card or a part of one by its identifier); cuda:0,1 computes on both together
+    /// [default: cpu]
     device: "DEVICE",
+    /// GPUs that compute one model together, counted on from the one that --device names
+    /// [default: as many as --device names]
+    tensor_parallel_size: "N",
     /// Activations on the CPU: f32 (exact reference) or int8 (fast) [default: int8]
     activations: "KIND",
     /// Address to listen on [default: 127.0.0.1:8101]
@@ -151,7 +155,8 @@ flags! {
     /// Prompt tokens in a step in which others decode: less lets those wait less
     /// [default: a quarter of rows-max]
     prompt_rows_max: "N",
-    /// Memory for keys and values, such as 512MiB or 2GiB [default: see --memory-fraction]
+    /// Memory for keys and values, such as 512MiB or 2GiB, on each GPU [default: see
+    /// --memory-fraction]
     memory: "SIZE",
     /// Share of the memory that is free beside the weights to use for keys and values
     /// [default: 0.25; on a GPU 0.9]

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use kernels::cuda::Card;
-
 use crate::config::{Activations, Config, Device, LoadFormat, Memory, Mode, UnknownFields, Until};
 
 impl fmt::Display for Device {
@@ -12,8 +10,7 @@ impl fmt::Display for Device {
         match self {
             Self::Cpu { cores } if cores.is_empty() => f.write_str("cpu"),
             Self::Cpu { cores } => write!(f, "cpu:{}", list(cores)),
-            Self::Cuda { card: Card::Number(number) } => write!(f, "cuda:{number}"),
-            Self::Cuda { card: Card::Named(name) } => f.write_str(name),
+            Self::Cuda { cards } => f.write_str(&list(cards)),
         }
     }
 }

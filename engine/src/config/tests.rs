@@ -69,7 +69,7 @@ fn flags_without_a_meaning_are_mistakes() {
     let wanted = "--simulate-acceptance: needs --load-format dummy: texts mean nothing\n";
     assert_eq!(errors.unwrap_err(), wanted);
     let errors = config("--model m --share-weights w").unwrap_err();
-    assert_eq!(errors, "--share-weights: has a meaning only on a GPU\n");
+    assert_eq!(errors, "--share-weights: has a meaning only on one GPU\n");
     let errors = config("--model m --running-max 64 --rows-max 8").unwrap_err();
     assert!(errors.starts_with("--rows-max: 8 is less than running-max 64"), "{errors}");
 }
@@ -119,12 +119,22 @@ fn devices() {
     let check = |text, cores| assert_eq!(device(text), cores, "{text}");
     check("cpu:0-1", Ok(Device::Cpu { cores: vec![0, 1] }));
     check("cpu:5,2-3", Ok(Device::Cpu { cores: vec![2, 3, 5] }));
-    check("cuda:1", Ok(Device::Cuda { card: Card::Number(1) }));
+    let numbers = |numbers: &[usize]| {
+        Ok(Device::Cuda { cards: numbers.iter().map(|it| Card::Number(*it)).collect() })
+    };
+    check("cuda:1", numbers(&[1]));
+    check("cuda:0,cuda:1", numbers(&[0, 1]));
+    check("cuda:2,0,3", numbers(&[2, 0, 3]));
     let part = "MIG-41b35e1f-2b7d-5e3a-8d0c-6a1f0c6f9b42";
-    check(part, Ok(Device::Cuda { card: Card::Named(part.to_owned()) }));
+    check(part, Ok(Device::Cuda { cards: vec![Card::Named(part.to_owned())] }));
     for wrong in [
         "cuda:",
-        "cuda:0,1",
+        "cuda:0,",
+        "cuda:0,x",
+        "cuda:0,cuda:0",
+        "cuda:0,1,0",
+        "0,1",
+        "cpu:0,cuda:1",
         "cuda:x",
         "cuda",
         "cpu:",
@@ -136,6 +146,29 @@ fn devices() {
     ] {
         assert!(device(wrong).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn several_gpus() {
+    let device = |line: &str| config(&format!("--model m {line}")).map(|it| it.device.to_string());
+    let check = |line, wanted: &str| assert_eq!(device(line).unwrap(), wanted, "{line}");
+    check("--device cuda:0,1", "cuda:0,cuda:1");
+    check("--device cuda:2 --tensor-parallel-size 2", "cuda:2,cuda:3");
+    check("--device cuda:0,2 --tensor-parallel-size 2", "cuda:0,cuda:2");
+    check("--device cuda:0 --tensor-parallel-size 1", "cuda:0");
+    check("--tensor-parallel-size 1", "cpu");
+    let refuses = |line, words: &str| {
+        let error = device(line).unwrap_err();
+        assert!(error.contains(words), "{line}: {error}");
+    };
+    refuses("--device cuda:0,1 --tensor-parallel-size 3", "--tensor-parallel-size: is 3, but");
+    refuses("--device GPU-1,GPU-2 --tensor-parallel-size 1", "names 2 of them");
+    refuses("--device GPU-1 --tensor-parallel-size 2", "names 1 of them");
+    refuses("--tensor-parallel-size 2", "--tensor-parallel-size: is for GPUs");
+    refuses("--device cuda:0 --tensor-parallel-size 9", "whole number from 1 to 8");
+    refuses("--device cuda:0,1,2,3,4,5,6,7,8", "--device: names 9 GPUs");
+    refuses("--device cuda:0,cuda:0", "names 'cuda:0' twice");
+    refuses("--device cuda:0,1 --share-weights w", "only on one GPU");
 }
 
 #[test]

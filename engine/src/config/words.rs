@@ -65,7 +65,7 @@ pub(super) fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// `cpu`, `cpu:0-3,6`, `cuda:1`, `GPU-...` or `MIG-...`.
+/// `cpu`, `cpu:0-3,6`, `cuda:1`, `cuda:0,1`, `GPU-...` or `MIG-...`.
 pub(super) fn device(text: &str) -> Result<Device, String> {
     if text == "cpu" {
         return Ok(Device::Cpu { cores: Vec::new() });
@@ -73,16 +73,29 @@ pub(super) fn device(text: &str) -> Result<Device, String> {
     if let Some(set) = text.strip_prefix("cpu:") {
         return cores(set).map(|cores| Device::Cpu { cores });
     }
-    if text.starts_with("MIG-") || text.starts_with("GPU-") {
-        return Ok(Device::Cuda { card: Card::Named(text.to_owned()) });
-    }
-    match text.strip_prefix("cuda:").map(str::parse) {
-        Some(Ok(number)) => Ok(Device::Cuda { card: Card::Number(number) }),
-        Some(Err(_)) if text.contains(',') => {
-            Err("names several GPUs: an engine computes on one".to_owned())
+    cards(text).map(|cards| Device::Cuda { cards })
+}
+
+/// GPUs that compute together; after the first a bare number will do, as in `cuda:0,1`.
+fn cards(text: &str) -> Result<Vec<Card>, String> {
+    let mut cards = Vec::new();
+    for part in text.split(',') {
+        let bare = if cards.is_empty() { None } else { Some(part) };
+        let number = part.strip_prefix("cuda:").or(bare).map(str::parse);
+        let card = match number {
+            Some(Ok(number)) => Card::Number(number),
+            _ if part.starts_with("MIG-") || part.starts_with("GPU-") => {
+                Card::Named(part.to_owned())
+            }
+            _ if part == text => return Err("is not cpu, cpu:0-1, cuda:0 or MIG-...".to_owned()),
+            _ => return Err(format!("has '{part}' where a GPU such as cuda:1 should be")),
+        };
+        if cards.contains(&card) {
+            return Err(format!("names '{part}' twice"));
         }
-        _ => Err("is not cpu, cpu:0-1, cuda:0 or MIG-...".to_owned()),
+        cards.push(card);
     }
+    Ok(cards)
 }
 
 pub(super) fn load_format(text: &str) -> Result<LoadFormat, String> {

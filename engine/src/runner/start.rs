@@ -45,7 +45,7 @@ pub fn start(config: &Config) -> Result<Started, String> {
     }
     let (backend, context_max) = match &config.device {
         Device::Cpu { cores } => on_cores(config, cores, &model, head.as_ref())?,
-        Device::Cuda { card } => gpu::backend(config, card, &model, head.as_ref())?,
+        Device::Cuda { cards } => gpu::backend(config, cards, &model, head.as_ref())?,
     };
     let names = match config.names.as_slice() {
         // The folder of a repository has the name of a revision.

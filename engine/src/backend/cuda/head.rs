@@ -9,9 +9,10 @@ use kernels::ops::matmul::{self, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{Extent, Step};
 
-use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools};
+use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools, projections};
+use super::shard::Shard;
 use super::target::{Capture, Target};
-use super::weights::{Source, Stack, refused};
+use super::weights::{Part, Source, Stack, refused};
 use crate::backend::BackendError;
 use crate::backend::layer::Sizes;
 use crate::model::HeadConfig;
@@ -30,6 +31,8 @@ pub(super) struct Head {
     layer: Layer,
     /// The projections of keys and values alone.
     keys_values: Matrix,
+    /// Its tokens, and what gives this rank's logits of them.
+    vocab: usize,
     head: Matrix,
     target_ids: Buffer<u32>,
     turns: Turns,
@@ -55,9 +58,10 @@ pub(super) struct Extents {
     pub(super) lanes: usize,
 }
 
-/// Memory for each page, in bytes.
-pub(super) fn page_bytes(config: &HeadConfig) -> usize {
-    Pages::page_values(config.kv_heads, config.head_dim) * size_of::<bf16>()
+/// Memory of a rank for each page, in bytes.
+pub(super) fn page_bytes(config: &HeadConfig, shard: Shard) -> usize {
+    let kv_heads = shard.kv_heads(config.kv_heads).len();
+    Pages::page_values(kv_heads, config.head_dim) * size_of::<bf16>()
         + States::page_bytes(config.hidden)
 }
 
@@ -70,20 +74,24 @@ impl Head {
         borrowed: (Source<'_>, &str),
         extents: Extents,
     ) -> Result<Self, BackendError> {
-        let (device, sizes) = (source.device, Sizes::from(config));
-        let (hidden, kv) = (config.hidden, config.kv_heads * config.head_dim);
+        let (device, shard, whole) = (source.device, source.shard, Sizes::from(config));
+        let (sizes, hidden, vocab) = (shard.sizes(whole), config.hidden, config.draft_vocab);
         let layers = &config.captured_layers;
         let norm = source.vector("norm.weight", hidden)?;
         let own = source.tensors.is_none_or(|it| it.contains_key("lm_head.weight"));
         let (from, name) = if own { (source, "lm_head.weight") } else { borrowed };
-        let head =
-            Stack { parts: &[(name, config.draft_vocab)], inputs: hidden, norm: Some(&norm) };
+        let stack = |parts, columns, norm| Stack { parts, columns, inputs: 0..columns, norm };
+        let head = [Part { name, rows: vocab, take: shard.tokens(vocab) }];
+        let head = stack(&head, hidden, Some(&norm));
         let names = ["k", "v"].map(|it| format!("midlayer.self_attn.{it}_proj.weight"));
-        let keys_values =
-            Stack { parts: &[(&names[0], kv), (&names[1], kv)], inputs: 2 * hidden, norm: None };
-        let fc =
-            Stack { parts: &[("fc.weight", hidden)], inputs: layers.len() * hidden, norm: None };
-        if target_ids.len() != config.draft_vocab {
+        let [_, keys, values] = projections(shard, whole);
+        let part = |name, (rows, take)| Part { name, rows, take };
+        let kv = keys.1.len();
+        let keys_values = [part(&names[0], keys), part(&names[1], values)];
+        let keys_values = stack(&keys_values, 2 * hidden, None);
+        let fc = [Part::whole("fc.weight", hidden)];
+        let fc = stack(&fc, layers.len() * hidden, None);
+        if target_ids.len() != vocab {
             return Err(refused("the draft head", "its vocabulary has no token for each entry"));
         }
         let kind = Kind { input_norm: None, bias: false, head_norms: false };
@@ -91,15 +99,16 @@ impl Head {
         Ok(Self {
             sizes,
             keep_normed: config.norm_before_residual,
-            fc: source.matrix(fc)?,
+            fc: source.matrix(&fc)?,
             token_norm: source.uploaded("midlayer.input_layernorm.weight", hidden)?,
             state_norm: source.uploaded("midlayer.hidden_norm.weight", hidden)?,
-            layer: Layer::read(source, "midlayer", sizes, kind)?,
-            keys_values: source.matrix(keys_values)?,
-            head: from.matrix(head)?,
+            layer: Layer::read(source, "midlayer", whole, kind)?,
+            keys_values: source.matrix(&keys_values)?,
+            vocab,
+            head: from.matrix(&head)?,
             target_ids: device.upload(target_ids)?,
             turns: layer::turns(device, &config.rope, config.head_dim, positions)?,
-            pages: Pages::new(device, 1, 0, config.kv_heads, config.head_dim)?,
+            pages: Pages::new(device, 1, 0, sizes.kv_heads, config.head_dim)?,
             states: States::new(device, 0, hidden)?,
             capture: Capture::new(device, layers, hidden, rows_max)?,
             fused: device.zeros(rows_max * hidden)?,
@@ -107,7 +116,7 @@ impl Head {
             keys_values_out: device.zeros(rows_max * 2 * kv)?,
             products: matmul::Scratch::new(device, rows_max)?,
             room: Room::new(device, sizes, rows_max)?,
-            logits: device.zeros(lanes * config.draft_vocab)?,
+            logits: device.zeros(lanes * vocab)?,
         })
     }
 
@@ -154,8 +163,7 @@ impl Head {
             };
             self.layer.run(tools, &mut self.room, Some(&self.joined), None)?;
             let of = Rows { x: &self.room.x, rows, norm: Some(self.sizes.eps) };
-            let out = Out::Plain(&mut self.logits);
-            self.head.multiply(device, &mut scratch.products, of, out)?;
+            scratch.logits(device, &self.head, of, (self.vocab, &mut self.logits))?;
             draft::guess(device, step, extent, &self.logits, &self.target_ids, at)?;
         }
         Ok(())

@@ -1,14 +1,18 @@
 //! One transformer layer on the GPU, of the target or of the draft head, and the buffers it uses.
 
+use std::ops::Range;
+
 use kernels::cuda::{Buffer, Device};
 use kernels::ops::attend::{self, Attention};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
+use kernels::ops::collective::{Collective, Stream};
 use kernels::ops::matmul::{self, Captured, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{PAGE_TOKENS, Step};
 
-use super::weights::{Source, Stack};
+use super::shard::{Shard, token_starts};
+use super::weights::{Part, Source, Stack};
 use crate::backend::BackendError;
 use crate::backend::layer::Sizes;
 use crate::model::Rope;
@@ -38,13 +42,14 @@ pub(super) struct Kind<'a> {
 }
 
 impl Layer {
+    /// This rank's part of a layer whose sizes are `whole`.
     pub(super) fn read(
         source: Source<'_>,
         name: &str,
-        sizes: Sizes,
+        whole: Sizes,
         kind: Kind<'_>,
     ) -> Result<Self, BackendError> {
-        let Sizes { hidden, intermediate, heads, kv_heads, head_dim, eps } = sizes;
+        let Sizes { hidden, intermediate, heads, head_dim, eps, .. } = whole;
         let full = |part: &str| format!("{name}.{part}");
         let input_norm = match kind.input_norm {
             Some(it) => Some(source.vector(&full(it), hidden)?),
@@ -52,45 +57,60 @@ impl Layer {
         };
         let inputs = if input_norm.is_some() { hidden } else { 2 * hidden };
         let names = ["q", "k", "v"].map(|it| full(&format!("self_attn.{it}_proj.weight")));
-        let kv = kv_heads * head_dim;
-        let parts = [(names[0].as_str(), heads * head_dim), (&names[1], kv), (&names[2], kv)];
-        let qkv = Stack { parts: &parts, inputs, norm: input_norm.as_deref() };
+        let [queries, keys, values] = projections(source.shard, whole);
+        let own_heads = queries.1.clone();
+        let part = |name, (rows, take)| Part { name, rows, take };
+        let parts = [part(&names[0], queries), part(&names[1], keys), part(&names[2], values)];
+        let norm = input_norm.as_deref();
+        let qkv = Stack { parts: &parts, columns: inputs, inputs: 0..inputs, norm };
         let o = full("self_attn.o_proj.weight");
-        let o = Stack { parts: &[(&o, hidden)], inputs: heads * head_dim, norm: None };
+        let o = &[Part::whole(&o, hidden)];
+        let o = Stack { parts: o, columns: heads * head_dim, inputs: own_heads, norm: None };
         let post_norm = source.vector(&full("post_attention_layernorm.weight"), hidden)?;
         let [gate, up, down] =
             ["gate", "up", "down"].map(|it| full(&format!("mlp.{it}_proj.weight")));
-        let gate_up = Stack {
-            parts: &[(&gate, intermediate), (&up, intermediate)],
-            inputs: hidden,
-            norm: Some(&post_norm),
-        };
-        let down = Stack { parts: &[(&down, hidden)], inputs: intermediate, norm: None };
+        let between = || source.shard.intermediate(intermediate);
+        let norm = Some(post_norm.as_slice());
+        let parts = [part(&gate, (intermediate, between())), part(&up, (intermediate, between()))];
+        let gate_up = Stack { parts: &parts, columns: hidden, inputs: 0..hidden, norm };
+        let down = &[Part::whole(&down, hidden)];
+        let down = Stack { parts: down, columns: intermediate, inputs: between(), norm: None };
         let head_norm = |part: &str| -> Result<_, BackendError> {
             let name = full(&format!("self_attn.{part}_norm.weight"));
             Ok(if kind.head_norms { Some(source.uploaded(&name, head_dim)?) } else { None })
         };
         Ok(Self {
-            sizes,
-            qkv: source.matrix(qkv)?,
+            sizes: source.shard.sizes(whole),
+            qkv: source.matrix(&qkv)?,
             norm: input_norm.is_some().then_some(eps),
-            o: source.matrix(o)?,
-            gate_up: source.gated(gate_up)?,
-            down: source.matrix(down)?,
-            bias: if kind.bias { Some(bias(source, name, sizes)?) } else { None },
+            o: source.matrix(&o)?,
+            gate_up: source.gated(&gate_up)?,
+            down: source.matrix(&down)?,
+            bias: if kind.bias { Some(bias(source, name, whole)?) } else { None },
             q_norm: head_norm("q")?,
             k_norm: head_norm("k")?,
         })
     }
 }
 
-fn bias(source: Source<'_>, name: &str, sizes: Sizes) -> Result<Buffer<f32>, BackendError> {
-    let kv = sizes.kv_heads * sizes.head_dim;
-    let parts = [("q", sizes.heads * sizes.head_dim), ("k", kv), ("v", kv)];
-    let vector =
-        |(it, len): (&str, usize)| source.vector(&format!("{name}.self_attn.{it}_proj.bias"), len);
-    let all: Vec<Vec<f32>> = parts.into_iter().map(vector).collect::<Result<_, _>>()?;
-    Ok(source.device.upload(&all.concat())?)
+/// Rows of the projections of queries, keys and values, and those that are a rank's.
+pub(super) fn projections(shard: Shard, whole: Sizes) -> [(usize, Range<usize>); 3] {
+    let Sizes { heads, kv_heads, head_dim, .. } = whole;
+    let rows = |count: usize, own: Range<usize>| {
+        (count * head_dim, own.start * head_dim..own.end * head_dim)
+    };
+    let kv = || rows(kv_heads, shard.kv_heads(kv_heads));
+    [rows(heads, shard.heads(whole)), kv(), kv()]
+}
+
+fn bias(source: Source<'_>, name: &str, whole: Sizes) -> Result<Buffer<f32>, BackendError> {
+    let parts = ["q", "k", "v"].into_iter().zip(projections(source.shard, whole));
+    let mut all = Vec::new();
+    for (part, (rows, take)) in parts {
+        let name = format!("{name}.self_attn.{part}_proj.bias");
+        all.extend_from_slice(&source.vector(&name, rows)?[take]);
+    }
+    Ok(source.device.upload(&all)?)
 }
 
 /// Inverse frequencies of a rotary embedding.
@@ -145,11 +165,13 @@ pub(super) struct Spans<'a> {
     pub(super) many_len: usize,
 }
 
-/// Scratch that all layers share.
+/// What all layers share: scratch, and the way to the other ranks.
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) products: matmul::Scratch,
     parts: attend::Scratch,
+    /// None where one GPU has all of the model.
+    ranks: Option<Collective>,
 }
 
 /// Sequences x kv heads from which on a context is no longer cut among several blocks.
@@ -161,6 +183,7 @@ impl Scratch {
         rows_max: usize,
         positions: usize,
         sizes: &[Sizes],
+        ranks: Option<Collective>,
     ) -> Result<Self, BackendError> {
         let packed = |it: &Sizes| attend::few_rows_max(it.group(), it.head_dim) * it.group();
         let packed = sizes.iter().map(packed).max().unwrap_or(1);
@@ -168,7 +191,42 @@ impl Scratch {
         Ok(Self {
             products: matmul::Scratch::new(device, rows_max)?,
             parts: attend::Scratch::new(device, BLOCKS_ENOUGH, positions, packed, head_dim)?,
+            ranks,
         })
+    }
+
+    /// Adds a product to the residual stream: of all ranks, where each has a part of the inputs.
+    fn add(
+        &mut self,
+        device: &Device,
+        matrix: &Matrix,
+        of: Rows<'_>,
+        to: Stream<'_>,
+    ) -> Result<(), BackendError> {
+        let products = &mut self.products;
+        let Some(ranks) = &mut self.ranks else {
+            let Stream { stream, rounded, captured } = to;
+            let out = Out::Residual { stream, rounded, captured };
+            return Ok(matrix.multiply(device, products, of, out)?);
+        };
+        matrix.multiply(device, products, of, Out::Plain(ranks.part()))?;
+        Ok(ranks.add(of.rows, matrix.outputs(), to)?)
+    }
+
+    /// Logits (rows, vocab): of all ranks, where each has a part of the tokens.
+    pub(super) fn logits(
+        &mut self,
+        device: &Device,
+        head: &Matrix,
+        of: Rows<'_>,
+        (vocab, logits): (usize, &mut Buffer<f32>),
+    ) -> Result<(), BackendError> {
+        let products = &mut self.products;
+        let Some(ranks) = &mut self.ranks else {
+            return Ok(head.multiply(device, products, of, Out::Plain(logits))?);
+        };
+        head.multiply(device, products, of, Out::Plain(ranks.slice()))?;
+        Ok(ranks.gather(of.rows, &token_starts(ranks.count(), vocab), logits)?)
     }
 }
 
@@ -202,16 +260,14 @@ impl Layer {
         let products = &mut tools.scratch.products;
         self.qkv.multiply(device, products, of, Out::Plain(&mut room.qkv))?;
         self.attend(&mut tools, room)?;
-        let products = &mut tools.scratch.products;
+        let scratch = &mut *tools.scratch;
         let Room { stream, x, attended, gated, .. } = room;
         let of = Rows { x: attended, rows, norm: None };
-        let out = Out::Residual { stream, rounded: x, captured: None };
-        self.o.multiply(device, products, of, out)?;
+        scratch.add(device, &self.o, of, Stream { stream, rounded: x, captured: None })?;
         let of = Rows { x, rows, norm: Some(self.sizes.eps) };
-        self.gate_up.multiply(device, products, of, Out::Gated(gated))?;
+        self.gate_up.multiply(device, &mut scratch.products, of, Out::Gated(gated))?;
         let of = Rows { x: gated, rows, norm: None };
-        let out = Out::Residual { stream, rounded: x, captured };
-        Ok(self.down.multiply(device, products, of, out)?)
+        scratch.add(device, &self.down, of, Stream { stream, rounded: x, captured })
     }
 
     fn attend(&self, tools: &mut Tools<'_>, room: &mut Room) -> Result<(), BackendError> {

@@ -2,10 +2,15 @@
 
 use kernels::cuda::Device;
 use kernels::ops::attend::is_few;
+use kernels::ops::bf16;
+use kernels::ops::collective::RANKS_MAX;
+use kernels::ops::rope::Pages;
 use kernels::ops::rows::PAGE_TOKENS;
 
+use super::shard::Shard;
 use super::weights::refused;
-use super::{CudaOptions, Dummy, KvMemory, kv_bytes_per_page};
+use super::{CudaOptions, KvMemory, head};
+use crate::backend::layer::Sizes;
 use crate::backend::{BackendError, Shape};
 use crate::model::{HeadConfig, ModelConfig};
 
@@ -44,7 +49,47 @@ pub(super) fn check(
     if sizes.contains(&0) || options.rows_max < options.lanes {
         return Err(refused("a step", "it needs a row for each lane"));
     }
+    shared(model, head, options)
+}
+
+/// What the GPUs cannot share.
+fn shared(
+    model: &ModelConfig,
+    head: Option<&HeadConfig>,
+    options: &CudaOptions,
+) -> Result<(), BackendError> {
+    let ranks = options.cards.len();
+    let whole =
+        [Some(("the model", Sizes::from(model))), head.map(|it| ("the draft head", it.into()))];
+    for (what, sizes) in whole.into_iter().flatten() {
+        if let Some(why) = Shard::refuses(ranks, sizes) {
+            return Err(BackendError {
+                detail: format!("{what} is too small for its GPUs: {why}"),
+            });
+        }
+    }
+    if RANKS_MAX < ranks {
+        let detail = format!("{ranks} GPUs cannot compute together, {RANKS_MAX} is the most");
+        return Err(BackendError { detail });
+    }
+    if 1 < ranks && options.share.is_some() {
+        let detail = "engines can share weights on one GPU each only".to_owned();
+        return Err(BackendError { detail });
+    }
     Ok(())
+}
+
+/// Rows of a step that choose a token, at most.
+pub(super) fn choosers_max(options: &CudaOptions) -> usize {
+    options.lanes as usize * (1 + options.drafts_max as usize)
+}
+
+/// Memory of a rank for one page, in bytes.
+pub(super) fn page_bytes(model: &ModelConfig, head: Option<&HeadConfig>, shard: Shard) -> usize {
+    let kv_heads = shard.kv_heads(model.kv_heads).len();
+    let values = model.layers * Pages::page_values(kv_heads, model.head_dim);
+    let tokens = PAGE_TOKENS * size_of::<u32>();
+    values * size_of::<bf16>() + head.map_or(0, |it| head::page_bytes(it, shard)) + tokens
 }
 
 /// Places of a text. A plan may begin behind the longest outcome of the one before it.
@@ -60,13 +105,13 @@ pub(super) fn held_max(model: &ModelConfig, options: &CudaOptions) -> u32 {
     (0..=options.drafts_max.min(HELD_MAX)).rev().find(fits).unwrap_or(0)
 }
 
-/// Pages that there is memory for.
+/// Pages of so many bytes that there is memory for.
 pub(super) fn page_count(
     device: &Device,
-    sizes: Dummy<'_>,
+    page_bytes: usize,
     options: &CudaOptions,
 ) -> Result<u32, BackendError> {
-    let page = kv_bytes_per_page(sizes.model, sizes.head) as u64;
+    let page = page_bytes as u64;
     let free = device.memory_free()?.saturating_sub(SPARE_BYTES);
     let bytes = match options.memory {
         KvMemory::Pages(pages) => u64::from(pages) * page,
@@ -105,14 +150,10 @@ pub(super) fn words_max(
     64 + lanes * (LIST_WORDS_MAX + 3 * positions / PAGE_TOKENS) + 4 * rows + masks
 }
 
-pub(super) fn shape(
-    model: &ModelConfig,
-    options: &CudaOptions,
-    pages: u32,
-    held_max: u32,
-) -> Shape {
+/// Without pages yet.
+pub(super) fn shape(model: &ModelConfig, options: &CudaOptions, held_max: u32) -> Shape {
     Shape {
-        pages,
+        pages: 0,
         page_tokens: u32::try_from(PAGE_TOKENS).expect("a page is small"),
         vocab: u32::try_from(model.vocab).expect("token ids are u32"),
         rows_max: options.rows_max,

@@ -6,12 +6,12 @@ use kernels::cuda::{Buffer, Device};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::embed;
-use kernels::ops::matmul::{Captured, Matrix, Out, Rows};
+use kernels::ops::matmul::{Captured, Matrix, Rows};
 use kernels::ops::rope::{Pages, Places, Turns};
 use kernels::ops::rows::Step;
 
 use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools};
-use super::weights::{Source, Stack};
+use super::weights::{Part, Source, Stack};
 use crate::backend::BackendError;
 use crate::backend::layer::Sizes;
 use crate::model::ModelConfig;
@@ -78,31 +78,32 @@ pub(super) struct Pass<'a> {
 }
 
 impl Target {
-    /// For texts of at most `positions` tokens.
+    /// This rank's part, for texts of at most `positions` tokens.
     pub(super) fn read(
         source: Source<'_>,
         config: &ModelConfig,
         positions: usize,
     ) -> Result<Self, BackendError> {
-        let sizes = Sizes::from(config);
+        let (whole, shard) = (Sizes::from(config), source.shard);
         let kind = Kind {
             input_norm: Some("input_layernorm.weight"),
             bias: config.qkv_bias,
             head_norms: config.qk_norm,
         };
-        let read = |index| Layer::read(source, &format!("layers.{index}"), sizes, kind);
-        let stack = |name, norm| (name, config.vocab, norm);
-        let matrix = |(name, rows, norm)| {
-            source.matrix(Stack { parts: &[(name, rows)], inputs: config.hidden, norm })
+        let read = |index| Layer::read(source, &format!("layers.{index}"), whole, kind);
+        let (vocab, hidden) = (config.vocab, config.hidden);
+        let matrix = |name, take, norm| {
+            let parts = &[Part { name, rows: vocab, take }];
+            source.matrix(&Stack { parts, columns: hidden, inputs: 0..hidden, norm })
         };
-        let norm = source.vector("norm.weight", config.hidden)?;
+        let norm = source.vector("norm.weight", hidden)?;
         Ok(Self {
-            sizes,
-            vocab: config.vocab,
-            embedding: matrix(stack("embed_tokens.weight", None))?,
+            sizes: shard.sizes(whole),
+            vocab,
+            embedding: matrix("embed_tokens.weight", 0..vocab, None)?,
             layers: (0..config.layers).map(read).collect::<Result<_, _>>()?,
             turns: layer::turns(source.device, &config.rope, config.head_dim, positions)?,
-            head: matrix(stack(head_name(config), Some(&norm)))?,
+            head: matrix(head_name(config), shard.tokens(vocab), Some(&norm))?,
         })
     }
 
@@ -157,6 +158,6 @@ impl Target {
         logits: &mut Buffer<f32>,
     ) -> Result<(), BackendError> {
         let of = Rows { x, rows, norm: Some(self.sizes.eps) };
-        Ok(self.head.multiply(device, &mut scratch.products, of, Out::Plain(logits))?)
+        scratch.logits(device, &self.head, of, (self.vocab, logits))
     }
 }

@@ -3,12 +3,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kernels::cuda::{Buffer, Device};
 use kernels::ops::bf16;
 use kernels::ops::matmul::{Matrix, gated_row, pack, tile_words};
 use kernels::quant::dequantize;
 
+use super::shard::Shard;
 use super::shelf::Shelf;
 use crate::backend::BackendError;
 use crate::model::Tensor;
@@ -21,16 +23,34 @@ pub(super) struct Source<'a> {
     pub(super) tensors: Option<&'a BTreeMap<String, Tensor>>,
     /// Where its matrices are put, if other processes share them.
     pub(super) shelf: Option<&'a RefCell<Shelf>>,
+    /// Which part of them is this rank's.
+    pub(super) shard: Shard,
 }
 
-/// A matrix that is to be laid out: the rows of all tensors, one after the other.
-#[derive(Clone, Copy, Debug)]
+/// A matrix that is to be laid out: rows of all tensors, one after the other.
+#[derive(Debug)]
 pub(super) struct Stack<'a> {
-    /// Names and rows.
-    pub(super) parts: &'a [(&'a str, usize)],
-    pub(super) inputs: usize,
-    /// Weight of the norm before it, (inputs).
+    pub(super) parts: &'a [Part<'a>],
+    /// Columns of the tensors, and those that are this matrix's inputs.
+    pub(super) columns: usize,
+    pub(super) inputs: Range<usize>,
+    /// Weight of the norm before it, (columns).
     pub(super) norm: Option<&'a [f32]>,
+}
+
+/// Some rows of a tensor.
+#[derive(Debug)]
+pub(super) struct Part<'a> {
+    pub(super) name: &'a str,
+    /// Of the tensor, and those that are taken.
+    pub(super) rows: usize,
+    pub(super) take: Range<usize>,
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn whole(name: &'a str, rows: usize) -> Self {
+        Self { name, rows, take: 0..rows }
+    }
 }
 
 /// Random words that are repeated to fill a matrix.
@@ -52,25 +72,25 @@ impl Source<'_> {
         Ok(self.device.upload(&self.vector(name, len)?)?)
     }
 
-    pub(super) fn matrix(&self, stack: Stack<'_>) -> Result<Matrix, BackendError> {
-        let outputs: usize = stack.parts.iter().map(|it| it.1).sum();
+    pub(super) fn matrix(&self, stack: &Stack<'_>) -> Result<Matrix, BackendError> {
+        let outputs: usize = stack.parts.iter().map(|it| it.take.len()).sum();
         self.lay_out(stack, outputs, |output| {
             let mut row = output;
-            for (part, (_, rows)) in stack.parts.iter().enumerate() {
-                if row < *rows {
+            for (part, Part { take, .. }) in stack.parts.iter().enumerate() {
+                if row < take.len() {
                     return (part, row);
                 }
-                row -= rows;
+                row -= take.len();
             }
             unreachable!("outputs are the rows of all parts")
         })
     }
 
     /// Gate and up, their rows as a gated product wants them.
-    pub(super) fn gated(&self, stack: Stack<'_>) -> Result<Matrix, BackendError> {
-        let rows = stack.parts[0].1;
+    pub(super) fn gated(&self, stack: &Stack<'_>) -> Result<Matrix, BackendError> {
+        let rows = stack.parts[0].take.len();
         if !rows.is_multiple_of(8) {
-            return Err(refused(stack.parts[0].0, "its rows are no multiple of 8"));
+            return Err(refused(stack.parts[0].name, "its rows are no multiple of 8"));
         }
         self.lay_out(stack, 2 * rows, |output| {
             let (is_up, row) = gated_row(output);
@@ -78,18 +98,18 @@ impl Source<'_> {
         })
     }
 
-    /// `from(output)` is the part and its row that stand there.
+    /// `from(output)` is the part and which of its rows stands there.
     fn lay_out(
         &self,
-        stack: Stack<'_>,
+        stack: &Stack<'_>,
         outputs: usize,
         from: impl Fn(usize) -> (usize, usize),
     ) -> Result<Matrix, BackendError> {
-        let Stack { parts, inputs, .. } = stack;
+        let (name, inputs) = (stack.parts[0].name, stack.inputs.len());
         if !inputs.is_multiple_of(64) {
-            return Err(refused(parts[0].0, "its inputs are no multiple of 64"));
+            return Err(refused(name, "its inputs are no multiple of 64"));
         }
-        let (mut tiles, is_there) = self.place(parts[0].0, tile_words(outputs, inputs))?;
+        let (mut tiles, is_there) = self.place(name, tile_words(outputs, inputs))?;
         if !is_there {
             self.fill(stack, outputs, from, &mut tiles)?;
         }
@@ -106,24 +126,22 @@ impl Source<'_> {
 
     fn fill(
         &self,
-        stack: Stack<'_>,
+        stack: &Stack<'_>,
         outputs: usize,
         from: impl Fn(usize) -> (usize, usize),
         to: &mut Buffer<u32>,
     ) -> Result<(), BackendError> {
-        let Stack { parts, inputs, norm } = stack;
+        let Stack { parts, columns, inputs, norm } = stack;
         if self.tensors.is_none() {
-            return self.fill_randomly(inputs, to);
+            return self.fill_randomly(inputs.len(), to);
         }
-        let tensor = |(name, rows): &(&str, usize)| self.tensor(name, (*rows, inputs));
+        let tensor = |part: &Part<'_>| self.tensor(part.name, (part.rows, *columns));
         let tensors: Vec<&Tensor> = parts.iter().map(tensor).collect::<Result<_, _>>()?;
-        let tiles = pack(outputs, inputs, |output, row| {
+        let tiles = pack(outputs, inputs.len(), |output, row| {
             let (part, at) = from(output);
-            let Tensor { dtype, bytes, rows, .. } = tensors[part];
-            let len = bytes.len() / rows;
-            dequantize(*dtype, &bytes[at * len..][..len], row).expect("the shape was checked");
+            read_row(tensors[part], parts[part].take.start + at, inputs, row);
             if let Some(norm) = norm {
-                row.iter_mut().zip(norm).for_each(|(it, norm)| *it *= norm);
+                row.iter_mut().zip(&norm[inputs.clone()]).for_each(|(it, norm)| *it *= norm);
             }
         });
         Ok(self.device.write(to, 0, &tiles)?)
@@ -154,6 +172,24 @@ impl Source<'_> {
     }
 }
 
+/// Some columns of row `at`; of what is stored in blocks only those that they touch are read.
+fn read_row(tensor: &Tensor, at: usize, columns: &Range<usize>, to: &mut [f32]) {
+    let Tensor { dtype, bytes, rows, .. } = tensor;
+    let (block, row_bytes) = (dtype.block_len(), bytes.len() / rows);
+    let (first, last) = (columns.start / block, columns.end.div_ceil(block));
+    let bytes = &bytes[at * row_bytes..][first * dtype.block_bytes()..last * dtype.block_bytes()];
+    let read = |to: &mut [f32]| dequantize(*dtype, bytes, to).expect("the shape was checked");
+    if (last - first) * block == columns.len() {
+        return read(to);
+    }
+    let mut blocks = vec![0.0; (last - first) * block];
+    read(&mut blocks);
+    to.copy_from_slice(&blocks[columns.start - first * block..][..columns.len()]);
+}
+
 pub(super) fn refused(what: &str, why: &str) -> BackendError {
     BackendError { detail: format!("cannot lay out {what} on the GPU: {why}") }
 }
+
+#[cfg(test)]
+mod tests;

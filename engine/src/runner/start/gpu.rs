@@ -12,7 +12,7 @@ use crate::model::{Head, Model};
 /// The backend, ready to serve, and the longest text that it has room for.
 pub(super) fn backend(
     config: &Config,
-    card: &Card,
+    cards: &[Card],
     model: &Model,
     head: Option<&Head>,
 ) -> Result<(Box<dyn Backend>, u32), String> {
@@ -26,7 +26,7 @@ pub(super) fn backend(
         Mode::Baseline => 0,
     };
     let options = CudaOptions {
-        card: card.clone(),
+        cards: cards.to_vec(),
         cache: cache_home().map(|it| it.join("crossover/kernels")),
         memory: match config.memory {
             Memory::Bytes(bytes) => KvMemory::Bytes(bytes),
@@ -55,9 +55,10 @@ pub(super) fn backend(
     let facts = backend.facts();
     let (major, minor) = facts.capability;
     let kernels = if facts.compiled_ahead { "built in" } else { "compiled at start" };
+    let each = if cards.len() == 1 { String::new() } else { format!("{} x ", cards.len()) };
     tracing::info!(
-        "{}, compute capability {major}.{minor}, {}; kernels {kernels}; laid out in {:.1} s, steps \
-         recorded in {:.1} s",
+        "{each}{}, compute capability {major}.{minor}, {}; kernels {kernels}; laid out in {:.1} s, \
+         steps recorded in {:.1} s",
         facts.name,
         size::show(facts.memory_bytes),
         (laid - start).as_secs_f64(),
