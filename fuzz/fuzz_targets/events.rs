@@ -17,7 +17,7 @@ fn read(pieces: &[&[u8]]) -> Option<Vec<String>> {
     Some(found)
 }
 
-/// The first two bytes say where the others are cut.
+// The first two bytes say where the others are cut.
 fuzz_target!(|bytes: &[u8]| {
     let Some((cuts, stream)) = bytes.split_at_checked(2) else { return };
     let cut = |it: u8| usize::from(it) * stream.len() / 256;

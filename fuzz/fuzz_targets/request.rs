@@ -65,7 +65,7 @@ fn ready() -> Ready {
     }
 }
 
-/// The first byte chooses the path.
+// The first byte chooses the path.
 fuzz_target!(|bytes: &[u8]| {
     let Some((path, body)) = bytes.split_first() else { return };
     if let Err(refusal) = RUNTIME.block_on(read(*path, body)) {

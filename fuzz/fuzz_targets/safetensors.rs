@@ -13,7 +13,7 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-/// The first byte says what the others are: an index (`{`), or a file, whose length is a number.
+// The first byte says what the others are: an index (`{`), or a file, whose length is a number.
 fuzz_target!(|bytes: &[u8]| {
     let index = FOLDER.join("model.safetensors.index.json");
     if bytes.first() == Some(&b'{') {

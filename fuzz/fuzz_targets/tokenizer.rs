@@ -20,7 +20,7 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-/// The first byte says what the others are: a file (`{`), tokens (`#`), or a text.
+// The first byte says what the others are: a file (`{`), tokens (`#`), or a text.
 fuzz_target!(|bytes: &[u8]| match bytes {
     [b'{', ..] => file(bytes),
     [b'#', tokens @ ..] => {
