@@ -87,6 +87,8 @@ pub struct Calibration {
     pub curves: BTreeMap<Role, Curve>,
     /// (high, low), as written or as the curves imply.
     pub thresholds: Option<(u32, u32)>,
+    /// How sure the written thresholds are, from 0 to 1; 1 where the file does not say.
+    pub confidence: f64,
     /// Speed of both instances at work over the sum of each alone; 1 when they share nothing.
     pub together: f64,
 }
@@ -111,6 +113,7 @@ fn shares_nothing() -> f64 {
 struct Thresholds {
     high: u32,
     low: Option<u32>,
+    confidence: Option<f64>,
 }
 
 impl Calibration {
@@ -128,6 +131,10 @@ impl Calibration {
             let curve = Curve::new(points).map_err(|why| format!("curves.{name}: {why}"))?;
             curves.insert(role, curve);
         }
+        let confidence = file.threshold.as_ref().and_then(|it| it.confidence).unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&confidence) {
+            return Err("threshold.confidence is not a number from 0 to 1".to_owned());
+        }
         let thresholds = match file.threshold {
             Some(it) => Some((it.high, it.low.unwrap_or(usual_low(it.high)))),
             None => crossing(&curves).map(|high| (high, usual_low(high))),
@@ -138,7 +145,7 @@ impl Calibration {
         if !(0.0..=1.0).contains(&file.together) {
             return Err("together is not a number from 0 to 1".to_owned());
         }
-        Ok(Self { key: file.key, curves, thresholds, together: file.together })
+        Ok(Self { key: file.key, curves, thresholds, confidence, together: file.together })
     }
 }
 

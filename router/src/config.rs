@@ -185,6 +185,9 @@ pub struct ShutdownRules {
     pub drain_max: Duration,
 }
 
+/// What `crossover-bench calibrate` reaches on a machine that does nothing else.
+const CONFIDENCE_USUAL: f64 = 0.8;
+
 /// The whole configuration. What cannot change without a restart is listed at `needs_restart`.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -197,6 +200,8 @@ pub struct Config {
     pub policy: Policy,
     /// What the calibration that the policy rests on was made for.
     pub calibrated_for: Option<Key>,
+    /// How sure that calibration is of the threshold, where the policy takes it from there.
+    pub threshold_confidence: Option<f64>,
     pub limits: Limits,
     pub queue: QueueLimits,
     pub timeouts: Timeouts,
@@ -231,6 +236,13 @@ impl Config {
         note(self.collector != next.collector, "trace.collector");
         note(self.timeouts.resolve != next.timeouts.resolve, "timeouts.resolve_ms");
         names
+    }
+
+    /// Tells the log of a threshold that was measured too roughly to be relied on.
+    pub fn tell_doubts(&self) {
+        if let Some(confidence) = self.threshold_confidence.filter(|it| *it < CONFIDENCE_USUAL) {
+            tracing::warn!(confidence, "the threshold is uncertain: calibrate on a quiet machine");
+        }
     }
 }
 

@@ -38,6 +38,7 @@ impl Reloader {
                 for name in self.fleet.live().config.needs_restart(&config) {
                     tracing::warn!(name, "differs, but is only read at start");
                 }
+                config.tell_doubts();
                 self.fleet.reload(config);
                 self.fleet.metrics.reloaded("ok");
                 tracing::info!("configuration reloaded");

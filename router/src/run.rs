@@ -86,6 +86,7 @@ pub fn run(args: Args, config: Config) -> Result<(), StartError> {
         clock::now()
     };
     tracing::info!(listen = %address(&listener), admin = %address(&admin_listener), "starting");
+    config.tell_doubts();
     let threads = threads(&config);
     let permits = usize::try_from(config.limits.connections_max).unwrap_or(1);
     let permits = Arc::new(Semaphore::new(permits));

@@ -38,9 +38,11 @@ fn one_of_several_routers_sees_its_part_of_a_curve() {
 #[test]
 fn the_threshold_is_the_written_one_or_where_the_curves_cross() {
     let written = parse(BOTH, r#", "threshold": {"high": 9, "low": 7, "confidence": 0.95}"#);
-    assert_eq!(written.unwrap().thresholds, Some((9, 7)));
+    let written = written.unwrap();
+    assert_eq!((written.thresholds, written.confidence), (Some((9, 7)), 0.95));
     let no_low = parse(BOTH, r#", "threshold": {"high": 8}"#);
-    assert_eq!(no_low.unwrap().thresholds, Some((8, 6)));
+    let no_low = no_low.unwrap();
+    assert_eq!((no_low.thresholds, no_low.confidence), (Some((8, 6)), 1.0));
     // At 4 the speculative instance has 240 against 200, at 5 245 against 247.5.
     assert_eq!(parse(BOTH, "").unwrap().thresholds, Some((4, 3)));
     assert_eq!(parse(r#"{"speculative": [[1, 96.0]]}"#, "").unwrap().thresholds, None);
@@ -57,6 +59,7 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
         (r#"{"speculative": [[4000000000, 1.0]]}"#, "", "goes beyond 65536"),
         (BOTH, r#", "threshold": {"high": 2, "low": 3}"#, "low is above"),
         (BOTH, r#", "together": 1.5"#, "from 0 to 1"),
+        (BOTH, r#", "threshold": {"high": 2, "confidence": -0.5}"#, "confidence is not a number"),
         ("7", "", "invalid type"),
     ] {
         let why = parse(curves, rest).unwrap_err();

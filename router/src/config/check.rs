@@ -97,6 +97,8 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
     let c = &mut checks;
     let calibration = calibration(c, &file.policy);
     let calibrated_for = calibration.as_ref().map(|it| it.key.clone()).filter(|it| !it.is_empty());
+    let is_auto = matches!(&file.policy.high, Some(Threshold::Word(_)));
+    let sure = calibration.as_ref().filter(|_| is_auto).map(|it| it.confidence);
     let replicas = c.within("replicas", file.replicas, (1, 1, 64));
     let config = Config {
         listen: c.address("listen", file.listen.as_deref(), "127.0.0.1:8000"),
@@ -106,6 +108,7 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
         replicas,
         policy: policy(c, &file.policy, calibration).share(replicas),
         calibrated_for,
+        threshold_confidence: sure,
         limits: limits(c, file),
         queue: queue(c, file),
         timeouts: timeouts(c, file),

@@ -138,7 +138,7 @@ fn write(name: &str, text: &str) -> PathBuf {
 fn a_calibration_sets_the_threshold_and_the_curves() {
     let path = write(
         "calibration.json",
-        r#"{"format": 1, "threshold": {"high": 12, "low": 9},
+        r#"{"format": 1, "threshold": {"high": 12, "low": 9, "confidence": 0.6},
             "curves": {"speculative": [[1, 90]], "throughput": [[1, 50], [8, 390]]}}"#,
     );
     let with = |head: &str| {
@@ -146,6 +146,9 @@ fn a_calibration_sets_the_threshold_and_the_curves() {
     };
     assert_eq!(with("high = \"auto\"").unwrap().policy.thresholds(), Some((12, 9)));
     assert_eq!(with("high = \"auto\"\nlow = 3").unwrap().policy.thresholds(), Some((12, 3)));
+    // Only what takes the threshold from the file rests on its confidence.
+    assert_eq!(with("high = \"auto\"").unwrap().threshold_confidence, Some(0.6));
+    assert_eq!(with("high = 12").unwrap().threshold_confidence, None);
     assert_eq!(with("kind = \"marginal\"").unwrap().policy.name(), "marginal");
     assert_eq!(with("").unwrap().files, [path]);
 }
