@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # A pair on GPUs: each mode alone, routed by each policy, its crossover; and the front door over it.
-#   BIN=FOLDER MODEL=FILE [DEVICES="cuda:0 cuda:1"] bench/gpu/pair.sh OUT STAGE...
+#   BIN=FOLDER MODEL=FILE [DEVICES="cuda:0 cuda:1 [cuda:0,1]"] bench/gpu/pair.sh OUT STAGE...
 #
 # Stages: `up` (crossover up), `real` (the default pair), `strong` and `weak` (8B with random weights and a head of
 # which 80, 60, 45 or 60, 30, 15 of 100 drafts are kept at the three places), `share` (weights shared on one card),
 # `cores` (the default pair on CORES of this machine). `NAME&` runs beside those that follow. SHAPE=FOLDER keeps the
-# 8B's files. Prints a short table last.
+# 8B's files. A third device is one engine over both cards, beside the pair in the same tables: it drafts as deep as pays there
+# (DEPTHS), and all engines then take MEMORY of each of their cards. Prints a short table last.
 set -uo pipefail
 OUT=$(realpath -m "$1")
 shift
@@ -15,9 +16,10 @@ mkdir -p "$OUT"
 export BIN MODEL HEAD_DIR=${HEAD_DIR:-$(realpath "$here/../../deploy/models/smollm2-135m-instruct-eagle3")}
 DEVICES=${DEVICES:-cuda:0 cuda:1}
 SHAPE=${SHAPE:-/tmp/shape-8b}
-read -r first second <<< "$DEVICES"
+read -r first second together <<< "$DEVICES"
 SHARE=${SHARE:-}
 if [ "$first" = "$second" ]; then SHARE="--memory-fraction 0.4"; fi
+if [ -n "$together" ]; then SHARE="--memory ${MEMORY:-24GiB}"; fi
 say() { printf '%s\n' "$*" | tee -a "$OUT/summary.txt"; }
 
 # stage NAME COMMAND...: its output in a file, how it ended in the summary
@@ -27,7 +29,7 @@ stage() {
     timeout "${STAGE_SECONDS_MAX:-400}" bash -c '"$@"' stage "$@" > "$OUT/$name.log" 2>&1
     say "$name: exit $? in $((SECONDS - start)) s"
     if [ "$name" = share ]; then cat "$OUT/share.log" | tee -a "$OUT/summary.txt"; fi
-    if [ -f "$OUT/$name/found.txt" ]; then tail -n 1 "$OUT/$name/found.txt" | tee -a "$OUT/summary.txt"; fi
+    if [ -f "$OUT/$name/found.txt" ]; then tee -a "$OUT/summary.txt" < "$OUT/$name/found.txt"; fi
     if [ -f "$OUT/$name/table.md" ]; then sed '/^$/q' "$OUT/$name/table.md" | tee -a "$OUT/summary.txt"; fi
 }
 
@@ -56,7 +58,8 @@ front_door() {
 of_random() {
     MODEL=$SHAPE HEAD_DIR=$SHAPE/head QUANTISATION=random CORES=$DEVICES IN_FLIGHT_MAX=256 \
         ENGINE_ARGS="--load-format dummy --context-max 2048 $SHARE" SPECULATIVE_ARGS="--simulate-acceptance $1" \
-        CALIBRATE=${CALIBRATE_8B:---in-flight-max 256 --repeats-min 2 --repeats-max 2 --requests-each 2 --requests-min 3} \
+        CALIBRATE=${CALIBRATE_8B:---in-flight-max 256 --repeats-min 2 --repeats-max 2 --requests-each 2 --requests-min 3 --drafts-max 0} \
+        DEPTHS=${DEPTHS_8B:---in-flight-max 256 --repeats-min 2 --requests-each 1 --requests-min 3} \
         LOADS=${LOADS_8B:-1,4,16,32,64,128,256} ROUNDS=${ROUNDS_8B:-2} \
         LOAD=${LOAD_8B:---requests-each 2 --requests-min 3 --tokens 96-160 --ignore-eos --same-prompts} \
         bash "$run/sweep.sh" "$OUT/$2"
@@ -64,7 +67,8 @@ of_random() {
 
 real() {
     CORES=$DEVICES IN_FLIGHT_MAX=256 ENGINE_ARGS="--context-max 2048 $SHARE" \
-        CALIBRATE=${CALIBRATE_REAL:---in-flight-max 256 --repeats-min 3 --repeats-max 3 --tokens 128} \
+        CALIBRATE=${CALIBRATE_REAL:---in-flight-max 256 --repeats-min 3 --repeats-max 3 --tokens 128 --drafts-max 0} \
+        DEPTHS=${DEPTHS_REAL:---in-flight-max 256 --repeats-min 2 --requests-each 2 --tokens 128} \
         LOADS=${LOADS_REAL:-1,4,16,32,64,128,240} ROUNDS=${ROUNDS_REAL:-3} \
         LOAD=${LOAD_REAL:---requests-each 3 --requests-min 12 --tokens 256 --same-prompts} \
         bash "$run/sweep.sh" "$OUT/real"

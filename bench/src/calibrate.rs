@@ -29,6 +29,10 @@ pub struct Args {
     /// The instance that does not.
     #[arg(long, default_value = "http://127.0.0.1:8102")]
     pub throughput: String,
+    /// Look only at how many drafts pay on the instance that speculates, which has no other
+    /// beside it; the file is for `--draft-until auto` alone.
+    #[arg(long)]
+    pub one: bool,
     /// The file to write; one that is there and still right is left as it is.
     #[arg(long, default_value = "calibration.json")]
     pub out: PathBuf,
@@ -85,6 +89,11 @@ pub async fn run(args: &Args) -> Result<(), String> {
         quantisation: part(&args.quantisation, "quantisation"),
         device: part(&args.device, "device"),
     };
+    if args.one {
+        let depth = pair.depth().await?;
+        let file = File { depth, ..File::of(Vec::new(), Vec::new()) };
+        return keep(args, key, file);
+    }
     let rules = Rules {
         ladder: usual_ladder(args.in_flight_max),
         repeats_min: args.repeats_min,
@@ -110,10 +119,15 @@ pub async fn run(args: &Args) -> Result<(), String> {
     let file = search.file(crossing);
     let found = search.sentence(crossing);
     let depth = pair.depth().await?;
-    let file = File { key, measured: clock::utc(), together, depth, ..file };
+    report::show(&found);
+    keep(args, key, File { together, depth, ..file })
+}
+
+/// Writes the file, and says which depths it has.
+fn keep(args: &Args, key: Key, file: File) -> Result<(), String> {
+    let file = File { key, measured: clock::utc(), ..file };
     let written = std::fs::write(&args.out, file.text());
     written.map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
-    report::show(&found);
     report::show(&depth::sentence(&file.depth));
     Ok(())
 }
@@ -138,7 +152,8 @@ impl Pair {
     async fn connect(args: &Args) -> Result<Self, String> {
         let client = Client::new(Clock::start());
         let mut targets = Vec::new();
-        for (role, url) in Role::ALL.into_iter().zip([&args.speculative, &args.throughput]) {
+        let other = if args.one { &args.speculative } else { &args.throughput };
+        for (role, url) in Role::ALL.into_iter().zip([&args.speculative, other]) {
             let mut target = target::parse(&format!("{}={url}", role.label()))?;
             target::check(&target, args.allow_remote)?;
             target.model = client.model(&target).await?;

@@ -1,84 +1,12 @@
-// What several GPUs (ranks) have parts of, brought together over memory that each can reach:
+// Sums of which several GPUs (ranks) have a part each, over memory that each can reach:
 // stream[r, n] += part of rank 0 + part of rank 1 + ..., in this order, so that all get the same
-// bits; and out[r, :] = the slices of all ranks side by side.
-//
-// Nothing is ever reset: what is waited for is a mark that counts up, from launch to launch and so
-// in what is recorded too. A rank that waits for another longer than PATIENCE stops its program.
-#include "base.cuh"
+// bits.
+#include "collective.cuh"
 
-#define RANKS 8                       // at most
-#define PATIENCE 10000000000ull       // ns
-#define BLOCKS 128                    // of `reduce_many` and `gather_slices`, at most
 #define THREADS_FEW 256
 #define THREADS_MANY 256
-#define AHEAD 4                       // loads of a thread under way
 
-// The kernels take it by value; `ops/collective.rs` has its twin. Places in the ranks' memory are
-// bytes from its start.
-struct Collective {
-  u64 memory[RANKS];   // of each rank, laid out alike
-  u32* counts;         // own: launches that each block had a part in, `reduce_few`'s after BLOCKS
-  float* stream;       // (rows, columns), added to
-  bf16* rounded;       // the sum, in blocks
-  bf16* captured;      // a third place for it, if not null
-  float* out;          // (rows, columns) of `gather_slices`
-  u64 inbox;           // of this turn: what each rank sent, `inbox_values` (value, mark)
-  u64 part;            // of this turn: own part of the sum, (rows, columns)
-  u64 sums;            // (rows, columns)
-  u64 slice;           // own slice, (rows, its columns)
-  u32 starts[RANKS + 1];   // first column of each rank's slice, and the end
-  u32 inbox_values;
-  u32 ranks, rank;
-  u32 rows, columns;
-  u32 captured_at;
-  u32 early;           // whether the next kernel may start before this one ends
-};
-
-// ---- waiting
-
-DEV u64 nanoseconds() {
-  u64 now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-
-template <class Ready> DEV void wait_until(Ready is_ready) {
-  u64 since = 0;
-  for (u32 tries = 1; !is_ready(); ++tries) {
-    if (tries % 4096 != 0) continue;
-    if (since == 0) since = nanoseconds();
-    else if (PATIENCE < nanoseconds() - since) asm volatile("trap;");
-  }
-}
-
-// Returns when the block of this number has come here on every rank: all it has written, and all
-// that the kernels before it wrote, can be read. Every thread must call it.
-DEV void meet(const Collective& p, u32 mark) {
-  __syncthreads();
-  if (threadIdx.x < p.ranks) {
-    u32* theirs = (u32*)p.memory[threadIdx.x] + blockIdx.x * RANKS + p.rank;
-    const u32* own = (const u32*)p.memory[p.rank] + blockIdx.x * RANKS + threadIdx.x;
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(theirs), "r"(mark) : "memory");
-    wait_until([&] {
-      u32 seen;
-      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(own) : "memory");
-      return 0 <= (i32)(seen - mark);   // it may be ahead, and the count goes round
-    });
-  }
-  __syncthreads();
-}
-
-// ---- reading and writing
-
-// Of any rank's memory: as it is there, not as some cache has it.
-DEV void read_now(float4& to, const float4* at) {
-  asm volatile("ld.relaxed.sys.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(to.x), "=f"(to.y), "=f"(to.z), "=f"(to.w) : "l"(at) : "memory");
-}
-DEV void read_now(float& to, const float* at) {
-  asm volatile("ld.relaxed.sys.global.f32 %0, [%1];" : "=f"(to) : "l"(at) : "memory");
-}
+// ---- writing
 
 DEV void add(float4& to, float4 more) {
   to.x = __fadd_rn(to.x, more.x), to.y = __fadd_rn(to.y, more.y);
@@ -142,23 +70,6 @@ KERNEL __launch_bounds__(THREADS_FEW) reduce_few(const Collective p) {
 
 // ---- many rows: a rank sums a share of the values, then all fetch the shares of all
 
-// Calls `load` for the places `first..end` that are this thread's, some ahead, then `use`: no load
-// waits for a store.
-template <class T, class Load, class Use>
-DEV void stride(u32 first, u32 end, u32 step, Load load, Use use) {
-  for (u32 base = first; base < end; base += step * AHEAD) {
-    T some[AHEAD];
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i) {
-      if (base + i * step < end) load(some[i], base + i * step);
-    }
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i) {
-      if (base + i * step < end) use(some[i], base + i * step);
-    }
-  }
-}
-
 struct Both {
   float4 sum, before;
 };
@@ -199,31 +110,4 @@ KERNEL __launch_bounds__(THREADS_MANY, 1) reduce_many(const Collective p) {
     stride<Both>(share(rank) + threadIdx.x, share(rank + 1), THREADS_MANY, load, use);
   }
   if (threadIdx.x == 0) p.counts[blockIdx.x] = mark + 2;
-}
-
-// ---- slices side by side
-
-// T: one value or four, where all slices begin and end at multiples of four.
-template <class T> DEV void gather(const Collective& p) {
-  wait_for_previous();
-  const u32 mark = p.counts[blockIdx.x] + 1, step = sizeof(T) / 4;
-  meet(p, mark);
-  const u32 columns = p.columns / step;
-  auto load = [&](T& to, u32 at) {
-    const u32 row = at / columns, column = at % columns * step;
-    u32 rank = 0;
-    while (p.starts[rank + 1] <= column) ++rank;
-    const u32 width = p.starts[rank + 1] - p.starts[rank];
-    const float* slice = (const float*)(p.memory[rank] + p.slice);
-    read_now(to, (const T*)(slice + (size_t)row * width + column - p.starts[rank]));
-  };
-  stride<T>(blockIdx.x * THREADS_MANY + threadIdx.x, p.rows * columns, gridDim.x * THREADS_MANY,
-            load, [&](T value, u32 at) { ((T*)p.out)[at] = value; });
-  if (threadIdx.x == 0) p.counts[blockIdx.x] = mark;
-}
-
-// grid: up to BLOCKS; block: 256.
-KERNEL __launch_bounds__(THREADS_MANY, 1) gather_slices(const Collective p) { gather<float>(p); }
-KERNEL __launch_bounds__(THREADS_MANY, 1) gather_slices_by_4(const Collective p) {
-  gather<float4>(p);
 }

@@ -1,6 +1,7 @@
 // The draft layer's own steps: its input, its guess, and the hidden states it will start from.
 //
 // A row's input is [norm(embedding of its token); norm(hidden state of the token before)].
+#include "collective.cuh"
 #include "rows.cuh"
 
 struct DraftInput {
@@ -63,22 +64,9 @@ KERNEL draft_input(const DraftInput p) {
 }
 
 // The likeliest entry of the draft vocabulary, as a token of the target's; the lowest of equals.
-// It becomes draft `depth` of the entry and the next row of its chain. grid: entries; block: 512.
-KERNEL draft_guess(const Step p, const float* logits, const u32* target_ids, int vocab, int depth) {
-  __shared__ float most[16];
-  __shared__ u32 where[16];
-  wait_for_previous();
-  let_next_start();
-  const u32 index = blockIdx.x;
-  if (p.chain_positions[index] < 0) return;
-  float best;
-  u32 at;
-  auto same = [](float value) { return value; };
-  scan_largest(logits + (size_t)index * vocab, vocab, same, best, at);
-  argmax_block(best, at, most, where);
-  if (threadIdx.x != 0) return;
+// It becomes draft `depth` of the entry and the next row of its chain.
+DEV void take_guess(const Step& p, u32 index, u32 token, int depth) {
   const Entry entry = p.entries[index];
-  u32 token = target_ids[at == NONE ? 0 : at];
   const u32 guess = entry.row + entry.fed + depth;
   p.tokens[guess] = token;
   const u32 position = p.positions[guess];
@@ -87,6 +75,52 @@ KERNEL draft_guess(const Step p, const float* logits, const u32* target_ids, int
   p.chain_tokens[index] = token;
   if (depth + 1 < entry.held) ++p.chain_positions[index];
   else p.chain_positions[index] = -1;
+}
+
+struct Largest {
+  float most[16];
+  u32 where[16];
+};
+
+DEV Found find_largest(const float* row, u32 count, Largest& s) {
+  Found best;
+  scan_largest(row, count, [](float value) { return value; }, best.value, best.at);
+  argmax_block(best.value, best.at, s.most, s.where);
+  return best;
+}
+
+// grid: entries; block: 512.
+KERNEL draft_guess(const Step p, const float* logits, const u32* target_ids, int vocab, int depth) {
+  __shared__ Largest s;
+  wait_for_previous();
+  let_next_start();
+  const u32 index = blockIdx.x;
+  if (p.chain_positions[index] < 0) return;
+  const Found best = find_largest(logits + (size_t)index * vocab, vocab, s);
+  if (threadIdx.x != 0) return;
+  take_guess(p, index, target_ids[best.at == NONE ? 0 : best.at], depth);
+}
+
+// The same from slices, one of each rank. grid: entries, CHOOSING_BLOCKS at most; block: 512.
+KERNEL draft_guess_slices(const Step p, const Collective c, const u32* target_ids, int depth) {
+  __shared__ Largest s;
+  wait_for_previous();
+  let_next_start();
+  u32* count = choosing_count(c);
+  const u32 mark = *count + 1, first = c.starts[c.rank], width = c.starts[c.rank + 1] - first;
+  for (u32 index = blockIdx.x; index < p.entries_max; index += gridDim.x) {
+    if (p.chain_positions[index] < 0) continue;
+    Found best = find_largest(slice_row(c, c.rank, index), width, s);
+    if (best.at != NONE) best.at += first;
+    tell(c, index * 2, mark, best);
+  }
+  if (threadIdx.x != 0) return;
+  for (u32 index = blockIdx.x; index < p.entries_max; index += gridDim.x) {
+    if (p.chain_positions[index] < 0) continue;
+    const Found best = largest_told(c, index * 2, mark);
+    take_guess(p, index, target_ids[best.at == NONE ? 0 : best.at], depth);
+  }
+  *count = mark;
 }
 
 // Keeps of each page the state of the last token that stands in it: what later rows start from.

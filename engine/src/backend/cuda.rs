@@ -55,6 +55,14 @@ pub struct CudaOptions {
     pub share: Option<PathBuf>,
 }
 
+impl CudaOptions {
+    /// Whether a card is named twice, so that two ranks are on it: for checks of small steps, since
+    /// each waits for the other and a large step of one could keep the other's from running.
+    pub fn shares_a_card(&self) -> bool {
+        self.cards.iter().any(|card| 1 < self.cards.iter().filter(|it| *it == card).count())
+    }
+}
+
 /// Memory for keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KvMemory {

@@ -1,4 +1,4 @@
-//! Sums and slices of two ranks, on a GPU each where there are two, else on the same.
+//! Sums of two ranks, and their choices, on a GPU each where there are two, else on the same.
 
 use std::sync::Arc;
 
@@ -10,6 +10,8 @@ use kernels::ops::matmul::Captured;
 
 use crate::Report;
 use crate::random::{Random, floats, poison, rounded, unblocked};
+
+mod choices;
 
 const ROWS_MAX: usize = 2048;
 const RANKS: usize = 2;
@@ -44,7 +46,12 @@ fn ranks(first: &Arc<Device>, columns: usize) -> Result<Vec<Rank>, DeviceError> 
     println!("ranks on {both:?}");
     let second = Arc::new(second);
     let devices = [Arc::clone(first), second];
-    let sizes = CollectiveSizes { rows: ROWS_MAX, columns, slice: 256 * 64_128 };
+    let sizes = CollectiveSizes {
+        rows: ROWS_MAX,
+        columns,
+        choosers: choices::ROWS_MAX,
+        slice: choices::ROWS_MAX * choices::VOCAB / RANKS,
+    };
     let ways = Collective::connect(&devices, sizes)?;
     let rank = |(device, way): (Arc<Device>, Collective)| {
         Ok(Rank {
@@ -72,7 +79,7 @@ pub(crate) fn compare(
             sums(&mut ranks, report, &mut random, (rows, columns))?;
         }
         if columns == 576 {
-            slices(&mut ranks, report, &mut random, quick)?;
+            choices::compare(&mut ranks, report, &mut random, quick)?;
         }
         for rows in if quick { [1, 4] } else { [5, 500] } {
             recorded(&mut ranks, report, &mut random, (rows, columns))?;
@@ -117,40 +124,6 @@ fn sums(
         let kept: Vec<f32> =
             kept.chunks_exact(columns + 64).flat_map(|row| row[64..].to_vec()).collect();
         report.same(&format!("{name}, captured"), &kept, &floats(&rounded(&want)));
-    }
-    Ok(())
-}
-
-/// Slices of equal and of other widths.
-fn slices(
-    ranks: &mut [Rank],
-    report: &mut Report,
-    random: &mut Random,
-    quick: bool,
-) -> Result<(), DeviceError> {
-    let more = if quick { 5 } else { 256 };
-    for (rows, starts) in
-        [(1, [0, 64, 128]), (7, [0, 496, 1000]), (5, [0, 501, 1003]), (more, [0, 8000, 16_016])]
-    {
-        let columns = starts[RANKS];
-        let want = random.floats(rows * columns, 1.0);
-        let mut outs = Vec::new();
-        for (number, rank) in ranks.iter_mut().enumerate() {
-            let of = starts[number]..starts[number + 1];
-            let slice: Vec<f32> =
-                want.chunks_exact(columns).flat_map(|row| row[of.clone()].to_vec()).collect();
-            rank.device.write(rank.way.slice(), 0, &slice)?;
-            let mut out = rank.device.upload(&vec![f32::NAN; rows * columns])?;
-            rank.way.gather(rows, &starts, &mut out)?;
-            outs.push(out);
-        }
-        for (number, (rank, out)) in ranks.iter_mut().zip(&outs).enumerate() {
-            let got = rank.device.read(out, 0..want.len())?;
-            report.same(&format!("rank {number}, slices of {rows} x {columns}"), &got, &want);
-        }
-        // Slices may be written again after another exchange.
-        ranks.iter_mut().try_for_each(|it| it.add(1, 64))?;
-        ranks.iter_mut().try_for_each(|it| it.device.synchronize())?;
     }
     Ok(())
 }
@@ -203,7 +176,7 @@ fn record(
     ranks.iter_mut().map(record).collect()
 }
 
-/// Microseconds of one sum among many of a recorded step, and of slices of 128,256 columns.
+/// Microseconds of one sum among many of a recorded step, and of choices from slices.
 pub(crate) fn time(first: &Arc<Device>) -> Result<(), DeviceError> {
     const SUMS: usize = 64;
     let columns = 4096;
@@ -215,21 +188,7 @@ pub(crate) fn time(first: &Arc<Device>) -> Result<(), DeviceError> {
         let us = timed(&ranks[0].device, &graphs)? / SUMS as f32;
         println!("sum of {rows} x {columns}: {us:.2} us");
     }
-    for rows in [1, 8, 64, 256] {
-        let mut graphs = Vec::new();
-        for rank in &mut ranks {
-            let mut out = rank.device.zeros(rows * 128_256)?;
-            let device = Arc::clone(&rank.device);
-            let starts = [0, 64_128, 128_256];
-            rank.way.gather(rows, &starts, &mut out)?;
-            graphs.push((device.capture(|| rank.way.gather(rows, &starts, &mut out))?, out));
-        }
-        let (graphs, _outs): (Vec<Graph>, Vec<_>) = graphs.into_iter().unzip();
-        let us = timed(&ranks[0].device, &graphs)?;
-        println!("slices of {rows} x 128256: {us:.2} us");
-        ranks.iter_mut().try_for_each(|it| it.device.synchronize())?;
-    }
-    Ok(())
+    choices::time(&mut ranks)
 }
 
 /// The middle of some replays.

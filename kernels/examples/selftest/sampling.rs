@@ -2,7 +2,7 @@
 
 use kernels::cuda::{Device, DeviceError};
 use kernels::ops::rows::{CHOOSES, Entry, Extent, Lists, NONE, Step, StepSizes, StepWords, Wish};
-use kernels::ops::sample::{self, Choices, cpu};
+use kernels::ops::sample::{self, Choices, Logits, cpu};
 
 use crate::Report;
 use crate::random::Random;
@@ -33,12 +33,11 @@ pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), Device
 
 /// One row for each lane, at position 10; output number `4 - lane % 4`. History: tokens 1, 1, 2
 /// then 0.
-fn choose(
+pub(crate) fn laid(
     device: &Device,
-    logits: &[f32],
     wishes: &[Wish],
     lists: &[Lists<'_>],
-) -> Result<(Vec<u32>, Choices), DeviceError> {
+) -> Result<(Step, Extent), DeviceError> {
     let lanes = wishes.len();
     let sizes = StepSizes {
         lanes,
@@ -64,10 +63,22 @@ fn choose(
     let sent = words.finish().to_vec();
     device.write(&mut step.inbox, 0, &sent)?;
     step.lay(device, extent)?;
-    let mut on_device = device.upload(logits)?;
+    Ok((step, extent))
+}
+
+pub(crate) fn choose(
+    device: &Device,
+    logits: &[f32],
+    wishes: &[Wish],
+    lists: &[Lists<'_>],
+) -> Result<(Vec<u32>, Choices), DeviceError> {
+    let lanes = wishes.len();
+    let (mut step, extent) = laid(device, wishes, lists)?;
+    let mut rows = device.upload(logits)?;
     let mut choices = Choices::new(device, lanes)?;
     device.write(&mut choices.tokens, 0, &vec![NONE; lanes])?;
-    sample::launch(device, &mut step, extent, &mut on_device, logits.len() / lanes, &mut choices)?;
+    let logits = Logits { rows: &mut rows, vocab: logits.len() / lanes, slices: None };
+    sample::launch(device, &mut step, extent, logits, &mut choices)?;
     Ok((device.read(&choices.tokens, 0..lanes)?, choices))
 }
 

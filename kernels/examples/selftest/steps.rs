@@ -7,6 +7,7 @@ use kernels::ops::matmul::{Matrix, pack};
 use kernels::ops::rows::{
     CHAINED, CHOOSES, Entry, Extent, Lists, NONE, Step, StepSizes, StepWords, Wish,
 };
+use kernels::ops::sample::Logits;
 
 use crate::Report;
 use crate::random::{Random, floats, poison, unblocked};
@@ -119,7 +120,9 @@ fn chained(
         let mut logits = vec![0.0; 16];
         logits[best] = 3.0;
         logits[best + 1] = 3.0;
-        draft::guess(device, step, extent, &device.upload(&logits)?, &target_ids, depth)?;
+        let mut rows = device.upload(&logits)?;
+        let logits = Logits { rows: &mut rows, vocab: 8, slices: None };
+        draft::guess(device, step, extent, logits, &target_ids, depth)?;
     }
     report.same("guesses", &device.read(&step.tokens, 0..3)?, &[60, 21, 61]);
     report.same("chain ends", &device.read(&step.chain_positions, 0..2)?, &[-1, -1]);

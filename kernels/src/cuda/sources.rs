@@ -48,8 +48,8 @@ pub(super) const SOURCES: &[Source] = &[
         "attend_few_128_2"
     ),
     source!("attend_many", "attend_many_64", "attend_many_128"),
-    source!("collective", "reduce_few", "reduce_many", "gather_slices", "gather_slices_by_4"),
-    source!("draft", "draft_input", "draft_guess", "keep_states"),
+    source!("collective", "reduce_few", "reduce_many"),
+    source!("draft", "draft_input", "draft_guess", "draft_guess_slices", "keep_states"),
     source!("embed", "embed"),
     source!("matmul_broad", "matmul_broad_128", "matmul_broad_256", "matmul_join"),
     source!(
@@ -95,13 +95,15 @@ pub(super) const SOURCES: &[Source] = &[
     source!("matmul_wide", "matmul_wide_16", "matmul_wide_32", "matmul_wide_64", "matmul_wide_128"),
     source!("rope", "rope_64", "rope_128"),
     source!("rows", "patch_pages", "lay_step", "accept", "gather_rows"),
-    source!("sample", "sample"),
+    source!("sample", "sample", "sample_slices"),
 ];
 
 const HEADERS: &[(&str, &str)] = &[
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("attend_few.cuh", include_str!("../../cu/attend_few.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
+    ("choose.cuh", include_str!("../../cu/choose.cuh")),
+    ("collective.cuh", include_str!("../../cu/collective.cuh")),
     ("ends.cuh", include_str!("../../cu/ends.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
     ("rope.cuh", include_str!("../../cu/rope.cuh")),

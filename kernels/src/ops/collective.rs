@@ -1,5 +1,5 @@
 //! What several GPUs (ranks) have parts of, brought together over memory that each of them reaches:
-//! `stream[r, n] += part of rank 0 + part of rank 1 + ...`, and slices of rows side by side.
+//! `stream[r, n] += part of rank 0 + part of rank 1 + ...`, and slices of rows of logits.
 //!
 //! Sums are added in the order of ranks, so that every rank has the same bits, and a row's do not
 //! depend on how many rows there are. Every rank has to queue the same calls in the same order.
@@ -15,15 +15,21 @@ use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid, Shared};
 
 /// Ranks at most.
 pub const RANKS_MAX: usize = 8;
-/// Blocks of the kernels that meet, at most, and their threads.
+/// Blocks of the kernel for sums of many rows, at most, and threads of all that sum.
 const BLOCKS: usize = 128;
 const THREADS: u32 = 256;
 /// Values that a block of the kernel for few rows takes.
 const BLOCK_VALUES: usize = 512;
 /// Values that it sends to all other ranks, at most: sent with its mark a value takes 8 bytes.
 const FEW_VALUES: usize = 1 << 18;
+/// Blocks of it, at most.
+const FEW_BLOCKS: usize = FEW_VALUES / BLOCK_VALUES;
 /// Blocks of it beside which the next kernel's find room.
 const EARLY_BLOCKS_MAX: usize = 64;
+/// Blocks of a kernel that chooses from slices, at most.
+const CHOOSING_BLOCKS: usize = 256;
+/// What a rank tells of its slice of a row: a value, a place, and a mark with each.
+const FOUND_BYTES: usize = 16;
 /// Where a part of the memory may begin.
 const ALIGN: usize = 256;
 
@@ -33,7 +39,8 @@ pub struct CollectiveSizes {
     /// Rows and columns of a sum; columns are a multiple of 4.
     pub rows: usize,
     pub columns: usize,
-    /// Values of a rank's slice of rows.
+    /// Rows of which each rank has a slice, and values of its slices of all of them.
+    pub choosers: usize,
     pub slice: usize,
 }
 
@@ -44,6 +51,7 @@ struct Layout {
     parts: [usize; 2],
     sums: usize,
     slice: usize,
+    found: usize,
     bytes: usize,
 }
 
@@ -63,6 +71,7 @@ impl Layout {
             parts: [lay(values), lay(values)],
             sums: lay(values),
             slice: lay(sizes.slice * size_of::<f32>()),
+            found: lay(sizes.choosers * 2 * ranks * FOUND_BYTES),
             bytes,
         }
     }
@@ -87,7 +96,16 @@ pub struct Collective {
     counts: Buffer<u32>,
     parts: [Buffer<f32>; 2],
     slice: Buffer<f32>,
+    choosers_max: usize,
     turn: usize,
+}
+
+/// Rows of logits of which every rank has a slice.
+#[derive(Debug)]
+pub struct Slices<'a> {
+    pub ranks: &'a mut Collective,
+    /// The first token of each rank's slice, and the end.
+    pub starts: Vec<usize>,
 }
 
 /// What sums are added to: (rows, columns); rounded in blocks.
@@ -101,17 +119,17 @@ pub struct Stream<'a> {
 /// The twin of `Collective` in `cu/collective.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
-struct Args {
+pub(super) struct Args {
     memory: [u64; RANKS_MAX],
     counts: u64,
     stream: u64,
     rounded: u64,
     captured: u64,
-    out: u64,
     inbox: u64,
     part: u64,
     sums: u64,
     slice: u64,
+    found: u64,
     starts: [u32; RANKS_MAX + 1],
     inbox_values: u32,
     ranks: u32,
@@ -145,9 +163,10 @@ impl Collective {
                 rank,
                 memory: memory.clone(),
                 layout,
-                counts: device.zeros(BLOCKS + FEW_VALUES / BLOCK_VALUES)?,
+                counts: device.zeros(BLOCKS + FEW_BLOCKS + CHOOSING_BLOCKS)?,
                 parts: layout.parts.map(|at| within(at, part_values(sizes))),
                 slice: within(layout.slice, sizes.slice),
+                choosers_max: sizes.choosers,
                 turn: 0,
             })
         };
@@ -191,35 +210,11 @@ impl Collective {
             args.early = u32::from(blocks <= EARLY_BLOCKS_MAX);
             return self.device.launch(
                 "reduce_few",
-                Grid::new(whole(blocks), 256),
+                Grid::new(whole(blocks), THREADS),
                 &[Arg::value(&args)],
             );
         }
         self.device.launch("reduce_many", meeting(values / 4), &[Arg::value(&args)])
-    }
-
-    /// `out[r, :]` = the slices of all ranks. `starts`: the first column of each, and the end.
-    pub fn gather(
-        &mut self,
-        rows: usize,
-        starts: &[usize],
-        out: &mut Buffer<f32>,
-    ) -> Result<(), DeviceError> {
-        assert_eq!(starts.len(), self.memory.len() + 1, "a slice for each rank");
-        assert!(starts.is_sorted(), "slices follow each other");
-        let columns = starts[self.memory.len()];
-        let widest = starts.windows(2).map(|two| two[1] - two[0]).max().unwrap_or(0);
-        assert!(rows * widest <= self.slice.len(), "a place for each slice");
-        assert!(rows * columns <= out.len(), "a place for each value");
-        let fours = starts.iter().all(|it| it.is_multiple_of(4));
-        let (name, each) = if fours { ("gather_slices_by_4", 4) } else { ("gather_slices", 1) };
-        assert!(u32::try_from(rows * columns / each).is_ok(), "counted in 32 bits");
-        let mut args = self.args(rows, columns);
-        args.out = out.write();
-        for (to, &start) in args.starts.iter_mut().zip(starts) {
-            *to = whole(start);
-        }
-        self.device.launch(name, meeting(rows * columns / each), &[Arg::value(&args)])
     }
 
     fn args(&mut self, rows: usize, columns: usize) -> Args {
@@ -232,12 +227,31 @@ impl Collective {
         args.part = self.layout.parts[self.turn] as u64;
         args.sums = self.layout.sums as u64;
         args.slice = self.layout.slice as u64;
+        args.found = self.layout.found as u64;
         args.inbox_values = whole(FEW_VALUES);
         args.ranks = whole(self.memory.len());
         args.rank = whole(self.rank);
         args.rows = whole(rows);
         args.columns = whole(columns);
         args
+    }
+}
+
+impl Slices<'_> {
+    /// What a kernel that chooses from `rows` rows of `columns` takes, and how many blocks it has.
+    pub(super) fn args(&mut self, rows: usize, columns: usize) -> (Args, u32) {
+        let Self { ranks, starts } = self;
+        assert_eq!(starts.len(), ranks.count() + 1, "a slice for each rank");
+        assert!(starts.is_sorted() && starts[0] == 0, "slices follow each other");
+        assert_eq!(starts.last(), Some(&columns), "to the end");
+        let widest = starts.windows(2).map(|two| two[1] - two[0]).max().unwrap_or(0);
+        assert!(rows * widest <= ranks.slice.len(), "a place for each slice");
+        assert!(rows <= ranks.choosers_max, "a place for what is found in each row");
+        let mut args = ranks.args(rows, columns);
+        for (to, &start) in args.starts.iter_mut().zip(starts.iter()) {
+            *to = whole(start);
+        }
+        (args, whole(rows.min(CHOOSING_BLOCKS)))
     }
 }
 

@@ -5,6 +5,7 @@ use half::bf16;
 
 use super::matmul::Matrix;
 use super::rows::{Extent, Step};
+use super::sample::Logits;
 use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
@@ -122,26 +123,28 @@ pub fn input(
     device.launch("draft_input", Grid::new(whole(rows.rows), 256), &[Arg::value(&args)])
 }
 
-/// Takes the likeliest of each entry's logits (entries, vocab) as its draft number `depth`, and
-/// makes it the next row of the entry's chain.
+/// Takes the likeliest of each entry's logits (entries, drafts' vocabulary) as its draft number
+/// `depth`, and makes it the next row of the entry's chain; on every rank the same.
 pub fn guess(
     device: &Device,
     step: &mut Step,
     extent: Extent,
-    logits: &Buffer<f32>,
+    logits: Logits<'_>,
     target_ids: &Buffer<u32>,
     depth: usize,
 ) -> Result<(), DeviceError> {
-    let vocab = target_ids.len();
-    assert!(extent.entries * vocab <= logits.len(), "logits for each entry");
+    let Logits { rows, vocab, slices } = logits;
+    assert_eq!(vocab, target_ids.len(), "a token for each");
+    assert!(extent.entries * vocab <= rows.len(), "logits for each entry");
     assert!(depth < step.sizes.drafts_max, "no deeper than the step's sizes");
     let args = step.args(extent);
-    let args = [
-        Arg::value(&args),
-        Arg::Address(logits.read()),
-        Arg::Address(target_ids.read()),
-        Arg::U32(whole(vocab)),
-        Arg::U32(whole(depth)),
-    ];
-    device.launch("draft_guess", Grid::new(whole(extent.entries), 512), &args)
+    let (args, target_ids) = (Arg::value(&args), Arg::Address(target_ids.read()));
+    let depth = Arg::U32(whole(depth));
+    let Some(mut slices) = slices else {
+        let args = [args, Arg::Address(rows.read()), target_ids, Arg::U32(whole(vocab)), depth];
+        return device.launch("draft_guess", Grid::new(whole(extent.entries), 512), &args);
+    };
+    let (of_ranks, blocks) = slices.args(extent.entries, vocab);
+    let args = [args, Arg::value(&of_ranks), target_ids, depth];
+    device.launch("draft_guess_slices", Grid::new(blocks, 512), &args)
 }

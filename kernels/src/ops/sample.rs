@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::collective::Slices;
 use super::rows::{Extent, Step, StepArgs, Wish};
 use super::whole;
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
@@ -33,6 +34,15 @@ impl Choices {
     }
 }
 
+/// Logits of rows, (rows, vocab), changed in place; where ranks have slices, room for whole rows.
+#[derive(Debug)]
+pub struct Logits<'a> {
+    pub rows: &'a mut Buffer<f32>,
+    pub vocab: usize,
+    /// Where they stand instead.
+    pub slices: Option<Slices<'a>>,
+}
+
 /// The twin of `Sample` in `cu/sample.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -47,20 +57,20 @@ struct Args {
     padding: u32,
 }
 
-/// Chooses for each chooser of the step. logits: (choosers, vocab), changed in place.
+/// Chooses for each chooser of the step; on every rank the same.
 pub fn launch(
     device: &Device,
     step: &mut Step,
     extent: Extent,
-    logits: &mut Buffer<f32>,
-    vocab: usize,
+    logits: Logits<'_>,
     choices: &mut Choices,
 ) -> Result<(), DeviceError> {
-    assert!(extent.choosers * vocab <= logits.len(), "logits for each chooser");
+    let Logits { rows, vocab, slices } = logits;
+    assert!(extent.choosers * vocab <= rows.len(), "logits for each chooser");
     assert!(extent.choosers <= choices.tokens.len(), "a place for each choice");
     let args = Args {
         step: step.args(extent),
-        logits: logits.write(),
+        logits: rows.write(),
         choices: choices.tokens.write(),
         chosen_logprobs: choices.logprobs.write(),
         top_tokens: choices.top_tokens.write(),
@@ -69,8 +79,12 @@ pub fn launch(
         padding: 0,
     };
     let shared_bytes = whole(vocab.div_ceil(32) * 4);
-    let grid = Grid { blocks: (whole(extent.choosers), 1, 1), threads: 512, shared_bytes };
-    device.launch("sample", grid, &[Arg::value(&args)])
+    let grid = |blocks| Grid { blocks: (blocks, 1, 1), threads: 512, shared_bytes };
+    let Some(mut slices) = slices else {
+        return device.launch("sample", grid(whole(extent.choosers)), &[Arg::value(&args)]);
+    };
+    let (of_ranks, blocks) = slices.args(extent.choosers, vocab);
+    device.launch("sample_slices", grid(blocks), &[Arg::value(&args), Arg::value(&of_ranks)])
 }
 
 /// The token that `wish` chooses for `position` from logits to which penalties, biases and masks

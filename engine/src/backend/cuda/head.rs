@@ -163,8 +163,8 @@ impl Head {
             };
             self.layer.run(tools, &mut self.room, Some(&self.joined), None)?;
             let of = Rows { x: &self.room.x, rows, norm: Some(self.sizes.eps) };
-            scratch.logits(device, &self.head, of, (self.vocab, &mut self.logits))?;
-            draft::guess(device, step, extent, &self.logits, &self.target_ids, at)?;
+            let logits = scratch.logits(device, &self.head, of, (self.vocab, &mut self.logits))?;
+            draft::guess(device, step, extent, logits, &self.target_ids, at)?;
         }
         Ok(())
     }
@@ -234,8 +234,8 @@ impl Head {
         Ok(rotation.store(device, step, places, (&mut self.pages, 0))?)
     }
 
-    /// Keeps the states that later steps start from. After [`Self::keep_up`], and where there are
-    /// drafts, after the choices are accepted.
+    /// Keeps the states that later steps start from. After [`Self::keep_up`], and after the choices
+    /// are accepted.
     pub(super) fn keep_states(
         &mut self,
         device: &Device,

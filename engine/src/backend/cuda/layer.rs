@@ -6,10 +6,11 @@ use kernels::cuda::{Buffer, Device};
 use kernels::ops::attend::{self, Attention};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
-use kernels::ops::collective::{Collective, Stream};
+use kernels::ops::collective::{Collective, Slices, Stream};
 use kernels::ops::matmul::{self, Captured, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{PAGE_TOKENS, Step};
+use kernels::ops::sample::Logits;
 
 use super::shard::{Shard, token_starts};
 use super::weights::{Part, Source, Stack};
@@ -213,20 +214,22 @@ impl Scratch {
         Ok(ranks.add(of.rows, matrix.outputs(), to)?)
     }
 
-    /// Logits (rows, vocab): of all ranks, where each has a part of the tokens.
-    pub(super) fn logits(
-        &mut self,
+    /// Logits (rows, vocab) in `to`: or a slice of them, where each rank has a part of the tokens.
+    pub(super) fn logits<'a>(
+        &'a mut self,
         device: &Device,
         head: &Matrix,
         of: Rows<'_>,
-        (vocab, logits): (usize, &mut Buffer<f32>),
-    ) -> Result<(), BackendError> {
-        let products = &mut self.products;
-        let Some(ranks) = &mut self.ranks else {
-            return Ok(head.multiply(device, products, of, Out::Plain(logits))?);
+        (vocab, to): (usize, &'a mut Buffer<f32>),
+    ) -> Result<Logits<'a>, BackendError> {
+        let Self { products, ranks, .. } = self;
+        let Some(ranks) = ranks else {
+            head.multiply(device, products, of, Out::Plain(to))?;
+            return Ok(Logits { rows: to, vocab, slices: None });
         };
         head.multiply(device, products, of, Out::Plain(ranks.slice()))?;
-        Ok(ranks.gather(of.rows, &token_starts(ranks.count(), vocab), logits)?)
+        let starts = token_starts(ranks.count(), vocab);
+        Ok(Logits { rows: to, vocab, slices: Some(Slices { ranks, starts }) })
     }
 }
 

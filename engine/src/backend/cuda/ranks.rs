@@ -24,14 +24,10 @@ const ORDERS_MAX: usize = 4;
 /// Opens the GPUs and connects them if there are several.
 pub(super) fn seats(sizes: Dummy<'_>, options: &CudaOptions) -> Result<Vec<Seat>, BackendError> {
     let CudaOptions { cards, cache, .. } = options;
-    // Two ranks on one card, for checks of small steps: what is let in early could take the place
-    // of what it waits for.
-    let is_shared = |card: &Card| 1 < cards.iter().filter(|it| *it == card).count();
     let open = |card: &Card| {
         let mut device = Device::open(card, cache.as_deref())?;
-        if is_shared(card) {
-            device.set_overlap(false);
-        }
+        // With two ranks on a card, what is let in early could take the place of what it waits for.
+        device.set_overlap(!options.shares_a_card());
         Ok(Arc::new(device))
     };
     let devices: Vec<Arc<Device>> = cards.iter().map(open).collect::<Result<_, BackendError>>()?;
@@ -48,12 +44,13 @@ pub(super) fn seats(sizes: Dummy<'_>, options: &CudaOptions) -> Result<Vec<Seat>
 
 fn collective_sizes(sizes: Dummy<'_>, options: &CudaOptions, ranks: usize) -> CollectiveSizes {
     let widest = |vocab| Shard::all(ranks).map(|it| it.tokens(vocab).len()).max().unwrap_or(0);
-    let slice = choosers_max(options) * widest(sizes.model.vocab);
+    let choosers = choosers_max(options);
     let drafts = sizes.head.map_or(0, |it| options.lanes as usize * widest(it.draft_vocab));
     CollectiveSizes {
         rows: options.rows_max as usize,
         columns: sizes.model.hidden,
-        slice: slice.max(drafts),
+        choosers,
+        slice: drafts.max(choosers * widest(sizes.model.vocab)),
     }
 }
 

@@ -9,6 +9,7 @@ use kernels::ops::embed;
 use kernels::ops::matmul::{Captured, Matrix, Rows};
 use kernels::ops::rope::{Pages, Places, Turns};
 use kernels::ops::rows::Step;
+use kernels::ops::sample::Logits;
 
 use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools};
 use super::weights::{Part, Source, Stack};
@@ -149,15 +150,15 @@ impl Target {
     }
 
     /// Logits (rows, vocab) of rows of rounded residual streams.
-    pub(super) fn logits(
+    pub(super) fn logits<'a>(
         &self,
         device: &Device,
-        scratch: &mut Scratch,
+        scratch: &'a mut Scratch,
         x: &Buffer<bf16>,
         rows: usize,
-        logits: &mut Buffer<f32>,
-    ) -> Result<(), BackendError> {
+        to: &'a mut Buffer<f32>,
+    ) -> Result<Logits<'a>, BackendError> {
         let of = Rows { x, rows, norm: Some(self.sizes.eps) };
-        scratch.logits(device, &self.head, of, (self.vocab, logits))
+        scratch.logits(device, &self.head, of, (self.vocab, to))
     }
 }

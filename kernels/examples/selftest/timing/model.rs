@@ -5,7 +5,7 @@ use kernels::ops::attend::{self, Attention};
 use kernels::ops::matmul::{self, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{CHOOSES, Entry, Extent, Lists, Step, StepSizes, StepWords, Wish};
-use kernels::ops::sample::{self, Choices};
+use kernels::ops::sample::{self, Choices, Logits};
 use kernels::ops::{bf16, embed};
 
 use super::{median_us, random_matrix};
@@ -225,7 +225,8 @@ impl Model {
             let out = Out::Plain(&mut self.logits);
             self.head.multiply(device, &mut self.scratch, of, out)?;
             let vocab = self.shape.vocab;
-            sample::launch(device, step, extent, &mut self.logits, vocab, &mut self.choices)?;
+            let logits = Logits { rows: &mut self.logits, vocab, slices: None };
+            sample::launch(device, step, extent, logits, &mut self.choices)?;
             step.accept(device, extent, &self.choices.tokens)?;
         }
         Ok(())

@@ -1,17 +1,17 @@
 use super::*;
 use crate::ops::matmul;
 
-const SIZES: CollectiveSizes = CollectiveSizes { rows: 5, columns: 100, slice: 77 };
+const SIZES: CollectiveSizes = CollectiveSizes { rows: 5, columns: 100, choosers: 3, slice: 77 };
 
 #[test]
 fn nothing_in_the_memory_overlaps() {
     for ranks in 2..=RANKS_MAX {
-        let Layout { inboxes, parts, sums, slice, bytes } = Layout::new(SIZES, ranks);
-        let starts = [inboxes[0], inboxes[1], parts[0], parts[1], sums, slice, bytes];
+        let Layout { inboxes, parts, sums, slice, found, bytes } = Layout::new(SIZES, ranks);
+        let starts = [inboxes[0], inboxes[1], parts[0], parts[1], sums, slice, found, bytes];
         assert!(starts.iter().all(|it| it.is_multiple_of(ALIGN)));
         let sizes = starts.windows(2).map(|two| two[1] - two[0]).collect::<Vec<_>>();
         let inbox = ranks * FEW_VALUES * 8;
-        let least = [inbox, inbox, 512 * 4, 512 * 4, 512 * 4, 77 * 4];
+        let least = [inbox, inbox, 512 * 4, 512 * 4, 512 * 4, 77 * 4, 3 * 2 * ranks * 16];
         assert!(sizes.iter().zip(least).all(|(size, least)| least <= *size), "{sizes:?}");
         assert_eq!(starts[0], BLOCKS * RANKS_MAX * 4, "marks come first");
     }
