@@ -21,14 +21,16 @@ pub(super) const VOCAB: usize = 128_256;
 
 type Starts = [usize; RANKS + 1];
 
-/// Slices of equal and of other widths, and more rows than a kernel has blocks.
+/// Slices of equal and of other widths; where each rank has a card, also more rows than a card has
+/// room for blocks. On one card those of the first would keep those of the second out.
 pub(super) fn compare(
     ranks: &mut [Rank],
     report: &mut Report,
     random: &mut Random,
     quick: bool,
 ) -> Result<(), DeviceError> {
-    let more = if quick { 20 } else { 600 };
+    let share = ranks[0].device.identifier()? == ranks[1].device.identifier()?;
+    let more = if quick || share { 20 } else { 600 };
     for (rows, starts) in
         [(1, [0, 64, 128]), (33, [0, 496, 1000]), (21, [0, 501, 1003]), (more, [0, 2000, 4000])]
     {
