@@ -5,6 +5,12 @@
 #pragma once
 #include "matmul.cuh"
 
+// Scales of rows come from `norm_scales`, the kernel before, which lets this one in once x is
+// there: what uses them waits for it, and what reads x need not.
+DEV void wait_for_x(const Matmul& p) {
+  if (p.scales == 0) wait_for_previous();
+}
+
 // What a lane stores of its warp's 16 outputs, for columns of 8 rows one after the other.
 template <int EPILOGUE> struct End {
   int left_out, left_rounded;   // rows that are there from the lane's first one on

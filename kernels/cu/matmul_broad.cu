@@ -75,7 +75,7 @@ template <int ROWS> DEV void fill(Shared<ROWS>& s, const Matmul& p) {
       const u32* weights = p.weights + tile_place(job.tile * 8, unit * STEPS, of.units);
       copy_bulk(s.a[a.stage], weights, A_BYTES, &s.a_full[a.stage]);
       a.advance();
-      if (waits) wait_for_previous(), waits = false;
+      if (waits) wait_for_x(p), waits = false;
       barrier_wait(&s.x_empty[x.stage], x.parity ^ 1);
       barrier_expect(&s.x_full[x.stage], there * 1024);
       const bf16* from = p.x + ((size_t)unit * block_rows + first) * 512;
@@ -144,6 +144,7 @@ template <int ROWS> DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
     wgmma_wait<0>();
     hold(sums);
     barrier_arrive(&s.x_empty[x.before()]);
+    wait_for_previous();
     finish<ROWS>(p, of, job, sums);
     hold(sums);
   }
@@ -176,7 +177,7 @@ template <int ROWS> DEV void matmul_broad(const Matmul& p) {
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    wait_for_previous();
+    wait_for_x(p);
     multiply(s, p);
   }
 }

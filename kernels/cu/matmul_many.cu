@@ -184,8 +184,8 @@ MANY(64, 2, residual, RESIDUAL)
 // of each unit of one slice. grid: rows / 8; block: 128 slices.
 KERNEL __launch_bounds__(1024, 1) norm_scales(const Matmul p, float* scales) {
   __shared__ float partial[8][4][WARP];
-  let_next_start();
   wait_for_previous();
+  let_next_start();   // x is there: see `wait_for_x`
   const int lane = threadIdx.x % WARP, step = threadIdx.x / WARP % 4, slice = threadIdx.x / 128;
   const int units = p.inputs / 64, end = slice_start(slice + 1, p.slices, units);
   const size_t unit_words = (size_t)block_rows_of(p.rows) * 256;

@@ -90,7 +90,7 @@ DEV void fill(Shared<ROWS>& s, const Matmul& p) {
   const int early = min(total, stages);
   Use use = first;
   for (int i = 0; i < early; ++i, advance<stages>(use, of)) fill_a(use);
-  wait_for_previous();
+  wait_for_x(p);
   use = first;
   for (int i = 0; i < early; ++i, advance<stages>(use, of)) fill_x(use);
   for (total -= early; 0 < total; --total, advance<stages>(use, of)) {
@@ -220,6 +220,7 @@ DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
     wgmma_wait<0>();
     hold(sums);
     if (1 < buffers) barrier_arrive(&s.empty[(stage + stages - 1) % stages]);
+    wait_for_previous();
     int first = 0, count = ROWS / 8;
     if (!adds_all) {
       join<ROWS>(s, p, sums, first, count);
@@ -264,7 +265,7 @@ DEV void matmul_wide(const Matmul& p) {
     if (clustered) cluster_sync();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(F::MULTIPLIER));
-    wait_for_previous();
+    wait_for_x(p);
     multiply(s, p);
   }
   // Nobody leaves while others reach into its memory.
