@@ -142,28 +142,22 @@ DEV void argmax_block(float& best, u32& at, float* most, u32* where) {
   }
 }
 
-// The largest of a row of values and the lowest index it has, as far as this thread looks, minus
-// infinity where there is none. `of` is applied to each. Many loads are on their way at once.
-template <class Of>
-DEV void scan_largest(const float* row, u32 count, Of of, float& best, u32& at) {
-  best = NEGATIVE_INFINITY, at = NONE;
-  auto take = [&](float value, u32 index) {
-    value = of(value);
-    if (best < value) best = value, at = index;
-  };
+// Calls `take` for each (value, index) of a row that is this thread's, in order. So many loads of
+// four are on their way at once.
+template <int LOADS, class Take> DEV void scan(const float* row, u32 count, Take take) {
   u32 done = 0;
   if (((size_t)row & 15) == 0) {
     done = count / 4 * 4;
     const float4* fours = (const float4*)row;
-    for (u32 first = threadIdx.x; first < count / 4; first += blockDim.x * 8) {
-      float4 some[8];
+    for (u32 first = threadIdx.x; first < count / 4; first += blockDim.x * LOADS) {
+      float4 some[LOADS];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < LOADS; ++i) {
         u32 place = first + i * blockDim.x;
         if (place < count / 4) some[i] = __ldcg(fours + place);
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < LOADS; ++i) {
         u32 place = first + i * blockDim.x;
         if (count / 4 <= place) break;
         take(some[i].x, place * 4), take(some[i].y, place * 4 + 1);
@@ -172,6 +166,17 @@ DEV void scan_largest(const float* row, u32 count, Of of, float& best, u32& at) 
     }
   }
   for (u32 i = done + threadIdx.x; i < count; i += blockDim.x) take(row[i], i);
+}
+
+// The largest of a row and the lowest index it has, as far as this thread looks, minus infinity
+// where there is none. `of` is applied to each.
+template <class Of>
+DEV void scan_largest(const float* row, u32 count, Of of, float& best, u32& at) {
+  best = NEGATIVE_INFINITY, at = NONE;
+  scan<8>(row, count, [&](float value, u32 index) {
+    value = of(value);
+    if (best < value) best = value, at = index;
+  });
 }
 
 // ---- tensor cores: d[16, 8] += a[16, 16] b[16, 8], bf16 to f32

@@ -10,7 +10,6 @@
 #define PATIENCE 10000000000ull       // ns
 #define BLOCKS 128                    // of `reduce_many`, at most
 #define FEW_BLOCKS 512                // of `reduce_few`, at most
-#define CHOOSING_BLOCKS 256           // of what chooses from slices, at most
 #define AHEAD 4                       // loads of a thread under way
 
 // The kernels take it by value; `ops/collective.rs` has its twin. Places in the ranks' memory are
@@ -18,7 +17,7 @@
 struct Collective {
   u64 memory[RANKS];   // of each rank, laid out alike
   u32* counts;         // own: launches that each block had a part in, of `reduce_many`, then of
-                       // `reduce_few`, then of what chooses
+                       // `reduce_few`, then of what chooses from slices
   float* stream;       // (rows, columns), added to
   bf16* rounded;       // the sum, in blocks
   bf16* captured;      // a third place for it, if not null
@@ -108,8 +107,8 @@ struct Found {
   u32 at;
 };
 
-// Launches that this block of a kernel that chooses had a part in. Such kernels give row r to block
-// r % CHOOSING_BLOCKS, so that the marks of a place always count up.
+// Launches that had this block, which has one row. It waits for the block of the same number
+// elsewhere: blocks start in the order of their numbers, so one that all wait for has started.
 DEV u32* choosing_count(const Collective& p) {
   return p.counts + BLOCKS + FEW_BLOCKS + blockIdx.x;
 }

@@ -101,25 +101,21 @@ KERNEL draft_guess(const Step p, const float* logits, const u32* target_ids, int
   take_guess(p, index, target_ids[best.at == NONE ? 0 : best.at], depth);
 }
 
-// The same from slices, one of each rank. grid: entries, CHOOSING_BLOCKS at most; block: 512.
+// The same from slices, one of each rank.
 KERNEL draft_guess_slices(const Step p, const Collective c, const u32* target_ids, int depth) {
   __shared__ Largest s;
   wait_for_previous();
   let_next_start();
+  const u32 index = blockIdx.x;
+  if (p.chain_positions[index] < 0) return;
   u32* count = choosing_count(c);
-  const u32 mark = *count + 1, first = c.starts[c.rank], width = c.starts[c.rank + 1] - first;
-  for (u32 index = blockIdx.x; index < p.entries_max; index += gridDim.x) {
-    if (p.chain_positions[index] < 0) continue;
-    Found best = find_largest(slice_row(c, c.rank, index), width, s);
-    if (best.at != NONE) best.at += first;
-    tell(c, index * 2, mark, best);
-  }
+  const u32 mark = *count + 1, first = c.starts[c.rank];
+  Found best = find_largest(slice_row(c, c.rank, index), c.starts[c.rank + 1] - first, s);
+  if (best.at != NONE) best.at += first;
+  tell(c, index * 2, mark, best);
   if (threadIdx.x != 0) return;
-  for (u32 index = blockIdx.x; index < p.entries_max; index += gridDim.x) {
-    if (p.chain_positions[index] < 0) continue;
-    const Found best = largest_told(c, index * 2, mark);
-    take_guess(p, index, target_ids[best.at == NONE ? 0 : best.at], depth);
-  }
+  best = largest_told(c, index * 2, mark);
+  take_guess(p, index, target_ids[best.at == NONE ? 0 : best.at], depth);
   *count = mark;
 }
 

@@ -67,34 +67,27 @@ DEV void choose_fetched(const Sample& p, const Collective& c, const Chooser& it,
   choose(p, it, seen, s);
 }
 
-// Calls `of` for each of this block's rows that choose.
-template <class Of> DEV void each_chooser(const Sample& p, Of of) {
-  for (u32 number = blockIdx.x; number < p.step.choosers_max; number += gridDim.x) {
-    const u32 row = p.step.chooser_rows[number];
-    if (exists(p, row)) of(Chooser(p, number, row));
-  }
-}
-
 // The same choices, where each rank has a slice of each row: one that is plain costs no more than
-// telling what is the largest here. All of a block's rows are told before one is waited for, so
-// no rank waits for what another has yet to begin.
+// telling what is the largest here.
 //
-// grid: choosers, CHOOSING_BLOCKS at most; block: 512; shared: a bit for each token.
+// grid: choosers; block: 512; shared: a bit for each token.
 KERNEL __launch_bounds__(THREADS, 1) sample_slices(const Sample p, const Collective c) {
   __shared__ Scratch s;
   extern __shared__ u32 seen[];
   wait_for_previous();
   let_next_start();
+  const u32 row = p.step.chooser_rows[blockIdx.x];
+  if (!exists(p, row)) return;
   u32* count = choosing_count(c);
   const u32 mark = *count + 1;
-  each_chooser(p, [&](const Chooser& it) { tell_likeliest(p, c, it, mark, s); });
-  each_chooser(p, [&](const Chooser& it) {
-    if (it.is_plain() && it.draws()) tell_loudest(c, it, mark, s);
-  });
-  each_chooser(p, [&](const Chooser& it) {
-    if (it.is_plain()) choose_told(p, c, it, mark);
-    else choose_fetched(p, c, it, mark, seen, s);
-  });
+  const Chooser it(p, blockIdx.x, row);
+  tell_likeliest(p, c, it, mark, s);
+  if (!it.is_plain()) {
+    choose_fetched(p, c, it, mark, seen, s);
+  } else {
+    if (it.draws()) tell_loudest(c, it, mark, s);
+    choose_told(p, c, it, mark);
+  }
   __syncthreads();
   if (threadIdx.x == 0) *count = mark;
 }

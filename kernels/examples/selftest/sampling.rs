@@ -18,15 +18,25 @@ pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), Device
         ("top-p", Wish { top_p: 0.7, ..wish(1.0) }),
         ("min-p", Wish { min_p: 0.1, ..wish(1.5) }),
         ("all three", Wish { top_k: 100, top_p: 0.9, min_p: 0.02, ..wish(1.0) }),
+        ("two of three", Wish { top_k: 1000, top_p: 0.99, ..wish(0.6) }),
+        ("top-k of one", Wish { top_k: 1, ..wish(2.0) }),
+        ("top-p of few", Wish { top_p: 0.01, ..wish(0.4) }),
+        // More than are listed.
+        ("most by top-k", Wish { top_k: 3000, ..wish(1.0) }),
+        ("most by top-p", Wish { top_p: 0.95, ..wish(6.0) }),
+        ("most by both", Wish { top_k: 4000, top_p: 0.9, ..wish(9.0) }),
     ];
-    for (name, wish) in kinds {
+    let grids = [("", 64.0), (", many equal", 2.0)];
+    let kinds = kinds.into_iter().flat_map(|kind| grids.map(|steps| (kind, steps)));
+    for ((name, wish), (equal, steps)) in kinds {
         let mut random = Random::new(21);
-        let lanes = 8;
-        let logits: Vec<f32> = (0..lanes * VOCAB).map(|_| random.float() * 3.0).collect();
+        let lanes = 32;
+        let coarse = |logit: f32| (logit * 3.0 * steps).round() / steps;
+        let logits: Vec<f32> = (0..lanes * VOCAB).map(|_| coarse(random.float())).collect();
         let lists = vec![Lists::default(); lanes];
         let (got, _) = choose(device, &logits, &vec![wish; lanes], &lists)?;
         let want: Vec<u32> = logits.chunks(VOCAB).map(|row| cpu(row, &wish, 11)).collect();
-        report.same(name, &got, &want);
+        report.same(&format!("{name}{equal}"), &got, &want);
     }
     adjustments(device, report)
 }

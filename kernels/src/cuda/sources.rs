@@ -105,6 +105,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("choose.cuh", include_str!("../../cu/choose.cuh")),
     ("collective.cuh", include_str!("../../cu/collective.cuh")),
     ("ends.cuh", include_str!("../../cu/ends.cuh")),
+    ("filter.cuh", include_str!("../../cu/filter.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
     ("rope.cuh", include_str!("../../cu/rope.cuh")),
     ("rows.cuh", include_str!("../../cu/rows.cuh")),

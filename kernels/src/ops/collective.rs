@@ -26,8 +26,6 @@ const FEW_VALUES: usize = 1 << 18;
 const FEW_BLOCKS: usize = FEW_VALUES / BLOCK_VALUES;
 /// Blocks of it beside which the next kernel's find room.
 const EARLY_BLOCKS_MAX: usize = 64;
-/// Blocks of a kernel that chooses from slices, at most.
-const CHOOSING_BLOCKS: usize = 256;
 /// What a rank tells of its slice of a row: a value, a place, and a mark with each.
 const FOUND_BYTES: usize = 16;
 /// Where a part of the memory may begin.
@@ -163,7 +161,7 @@ impl Collective {
                 rank,
                 memory: memory.clone(),
                 layout,
-                counts: device.zeros(BLOCKS + FEW_BLOCKS + CHOOSING_BLOCKS)?,
+                counts: device.zeros(BLOCKS + FEW_BLOCKS + sizes.choosers)?,
                 parts: layout.parts.map(|at| within(at, part_values(sizes))),
                 slice: within(layout.slice, sizes.slice),
                 choosers_max: sizes.choosers,
@@ -238,8 +236,8 @@ impl Collective {
 }
 
 impl Slices<'_> {
-    /// What a kernel that chooses from `rows` rows of `columns` takes, and how many blocks it has.
-    pub(super) fn args(&mut self, rows: usize, columns: usize) -> (Args, u32) {
+    /// What a kernel that chooses from `rows` rows of `columns` takes.
+    pub(super) fn args(&mut self, rows: usize, columns: usize) -> Args {
         let Self { ranks, starts } = self;
         assert_eq!(starts.len(), ranks.count() + 1, "a slice for each rank");
         assert!(starts.is_sorted() && starts[0] == 0, "slices follow each other");
@@ -251,7 +249,7 @@ impl Slices<'_> {
         for (to, &start) in args.starts.iter_mut().zip(starts.iter()) {
             *to = whole(start);
         }
-        (args, whole(rows.min(CHOOSING_BLOCKS)))
+        args
     }
 }
 

@@ -140,11 +140,12 @@ pub fn guess(
     let args = step.args(extent);
     let (args, target_ids) = (Arg::value(&args), Arg::Address(target_ids.read()));
     let depth = Arg::U32(whole(depth));
+    let grid = Grid::new(whole(extent.entries), 512);
     let Some(mut slices) = slices else {
         let args = [args, Arg::Address(rows.read()), target_ids, Arg::U32(whole(vocab)), depth];
-        return device.launch("draft_guess", Grid::new(whole(extent.entries), 512), &args);
+        return device.launch("draft_guess", grid, &args);
     };
-    let (of_ranks, blocks) = slices.args(extent.entries, vocab);
+    let of_ranks = slices.args(extent.entries, vocab);
     let args = [args, Arg::value(&of_ranks), target_ids, depth];
-    device.launch("draft_guess_slices", Grid::new(blocks, 512), &args)
+    device.launch("draft_guess_slices", grid, &args)
 }

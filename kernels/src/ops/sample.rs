@@ -79,12 +79,12 @@ pub fn launch(
         padding: 0,
     };
     let shared_bytes = whole(vocab.div_ceil(32) * 4);
-    let grid = |blocks| Grid { blocks: (blocks, 1, 1), threads: 512, shared_bytes };
+    let grid = Grid { blocks: (whole(extent.choosers), 1, 1), threads: 512, shared_bytes };
     let Some(mut slices) = slices else {
-        return device.launch("sample", grid(whole(extent.choosers)), &[Arg::value(&args)]);
+        return device.launch("sample", grid, &[Arg::value(&args)]);
     };
-    let (of_ranks, blocks) = slices.args(extent.choosers, vocab);
-    device.launch("sample_slices", grid(blocks), &[Arg::value(&args), Arg::value(&of_ranks)])
+    let of_ranks = slices.args(extent.choosers, vocab);
+    device.launch("sample_slices", grid, &[Arg::value(&args), Arg::value(&of_ranks)])
 }
 
 /// The token that `wish` chooses for `position` from logits to which penalties, biases and masks

@@ -217,7 +217,9 @@ pub(super) fn time(ranks: &mut [Rank]) -> Result<(), DeviceError> {
     }
     let greedy = Wish::greedy();
     let warm = Wish { temperature: 0.8, seed: 5, ..greedy };
-    let kinds = [("greedy", greedy), ("noise", warm), ("top-p", Wish { top_p: 0.9, ..warm })];
+    let top_p = Wish { top_p: 0.9, ..warm };
+    let both = Wish { top_k: 50, top_p: 0.9, ..warm };
+    let kinds = [("greedy", greedy), ("noise", warm), ("top-p", top_p), ("top-k, top-p", both)];
     let sums = recorded(ranks, greedy, 0)?;
     for (name, wish) in kinds {
         for rows in [1, 8, 64, 256, ROWS_MAX] {
