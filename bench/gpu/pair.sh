@@ -13,6 +13,7 @@ shift
 here=$(cd "$(dirname "$0")" && pwd)
 run=$here/../run
 mkdir -p "$OUT"
+export CLIENT_THREADS=${CLIENT_THREADS:-8}
 export BIN MODEL HEAD_DIR=${HEAD_DIR:-$(realpath "$here/../../deploy/models/smollm2-135m-instruct-eagle3")}
 DEVICES=${DEVICES:-cuda:0 cuda:1}
 SHAPE=${SHAPE:-/tmp/shape-8b}
@@ -56,10 +57,10 @@ front_door() {
 
 # of_random RATES NAME: the 8B pair, its drafts kept by chance
 of_random() {
-    MODEL=$SHAPE HEAD_DIR=$SHAPE/head QUANTISATION=random CORES=$DEVICES IN_FLIGHT_MAX=256 \
+    MODEL=$SHAPE HEAD_DIR=$SHAPE/head CORES=$DEVICES IN_FLIGHT_MAX=256 \
         ENGINE_ARGS="--load-format dummy --context-max 2048 $SHARE" SPECULATIVE_ARGS="--simulate-acceptance $1" \
-        CALIBRATE=${CALIBRATE_8B:---in-flight-max 256 --repeats-min 2 --repeats-max 2 --requests-each 2 --requests-min 3 --drafts-max 0} \
-        DEPTHS=${DEPTHS_8B:---in-flight-max 256 --repeats-min 2 --requests-each 1 --requests-min 3} \
+        CALIBRATE=${CALIBRATE_8B:---in-flight-max 256 --repeats-min 2 --repeats-max 2 --requests-each 1 --requests-min 3 --drafts-max 0} \
+        DEPTHS=${DEPTHS_8B:---in-flight-max 256 --repeats-min 2 --requests-each 1 --requests-min 2 --tokens 32} \
         LOADS=${LOADS_8B:-1,4,16,32,64,128,256} ROUNDS=${ROUNDS_8B:-2} \
         LOAD=${LOAD_8B:---requests-each 2 --requests-min 3 --tokens 96-160 --ignore-eos --same-prompts} \
         bash "$run/sweep.sh" "$OUT/$2"
@@ -67,8 +68,8 @@ of_random() {
 
 real() {
     CORES=$DEVICES IN_FLIGHT_MAX=256 ENGINE_ARGS="--context-max 2048 $SHARE" \
-        CALIBRATE=${CALIBRATE_REAL:---in-flight-max 256 --repeats-min 3 --repeats-max 3 --tokens 128 --drafts-max 0} \
-        DEPTHS=${DEPTHS_REAL:---in-flight-max 256 --repeats-min 2 --requests-each 2 --tokens 128} \
+        CALIBRATE=${CALIBRATE_REAL:---in-flight-max 256 --repeats-min 2 --repeats-max 2 --tokens 256 --natural-ends --drafts-max 0} \
+        DEPTHS=${DEPTHS_REAL:---in-flight-max 256 --repeats-min 2 --requests-each 2 --tokens 256 --natural-ends} \
         LOADS=${LOADS_REAL:-1,4,16,32,64,128,240} ROUNDS=${ROUNDS_REAL:-3} \
         LOAD=${LOAD_REAL:---requests-each 3 --requests-min 12 --tokens 256 --same-prompts} \
         bash "$run/sweep.sh" "$OUT/real"

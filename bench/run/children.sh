@@ -10,6 +10,7 @@ if [ -z "${BIN:-}" ]; then
 fi
 RUN=$(mktemp -d)
 CHILDREN=()
+declare -A NUMBERS
 
 stop() {
     for child in "${CHILDREN[@]}"; do kill "$child" 2>/dev/null || true; done
@@ -37,12 +38,14 @@ start() {
     "$@" > "$RUN/$name.log" 2>&1 &
     PID=$!
     CHILDREN+=("$PID")
+    NUMBERS[$name]=$PID
 }
 
-# ready NAME URL: waits until URL answers 200, at most two minutes; else says why, and fails
+# ready NAME URL: waits until URL answers 200, at most two minutes and while the program lives; else says why, and fails
 ready() {
     for _ in $(seq 600); do
         curl -sf -o /dev/null "$2" && return
+        kill -0 "${NUMBERS[$1]}" 2> /dev/null || break
         sleep 0.2
     done
     echo "$1 is not ready; its log ends:" >&2

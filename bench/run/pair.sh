@@ -5,13 +5,15 @@
 #   CORES     devices: speculative, throughput, and both together; no third on cards that nothing spans
 #                                       [cpu:0 cpu:1 cpu:0-1]
 #   ENGINE_ARGS, SPECULATIVE_ARGS       more arguments of all engines, and of those that draft
-#   QUANTISATION                        part of a calibration's key   [q4_1]
+#   QUANTISATION                        part of a calibration's key   [what the engine says]
 #   IN_FLIGHT_MAX                       what the routers send to one engine   [64]
+#   CLIENT_THREADS                      of the client   [1]
 #   SHIFT     is added to every port, so that two runs can stand side by side   [0]
 . "$(dirname "${BASH_SOURCE[0]}")/children.sh"
 
 MODEL=${MODEL:-$("$BIN/crossover" fetch | tail -n 1)}
 HEAD_DIR=${HEAD_DIR:-deploy/models/smollm2-135m-instruct-eagle3}
+CLIENT=("$BIN/crossover-bench" --threads "${CLIENT_THREADS:-1}")
 read -r SPECULATIVE_CORES THROUGHPUT_CORES ALL_CORES <<< "${CORES:-cpu:0 cpu:1 cpu:0-1}"
 read -ra ENGINE_ARGS <<< "${ENGINE_ARGS:-}"
 read -ra SPECULATIVE_ARGS <<< "${SPECULATIVE_ARGS:-}"
@@ -56,6 +58,6 @@ router() {
 calibrate() {
     local file=$1
     shift
-    "$BIN/crossover-bench" calibrate --speculative "$(at 8101)" --throughput "$(at 8102)" \
-        --quantisation "${QUANTISATION:-q4_1}" --device "$SPECULATIVE_CORES" --out "$file" "$@"
+    "${CLIENT[@]}" calibrate --speculative "$(at 8101)" --throughput "$(at 8102)" \
+        ${QUANTISATION:+--quantisation "$QUANTISATION"} --device "$SPECULATIVE_CORES" --out "$file" "$@"
 }

@@ -2,9 +2,9 @@
 # The crossover: the pair alone, under every policy and behind HAProxy, and one engine on all cores.
 #   bench/run/sweep.sh [FOLDER] [ARGS of sweep...]
 # CALIBRATION=FILE takes a calibration instead of making one first, with arguments CALIBRATE; LOADS=1,2,4 is the
-# ladder, ROUNDS and LOAD what is sent at each. DEPTHS, arguments of calibrate, lets the one engine draft as deep as pays
-# there, and not as long as the pair. Takes a quarter of an hour on two cores; what was measured is kept
-# step by step.
+# ladder, ROUNDS and LOAD what is sent at each. DEPTHS, arguments of calibrate or a file of depths that it wrote, lets
+# the one engine draft as deep as pays there, and not as long as the pair. Takes a quarter of an hour on two cores;
+# what was measured is kept step by step.
 . "$(dirname "$0")/pair.sh"
 FOLDER=${1:-bench/results/$(date -u +%F)-crossover}
 shift || true
@@ -32,15 +32,17 @@ TARGETS=(
 if [ -n "$ALL_CORES" ]; then
     # An engine on twice the cores has the same step at the same load, only sooner: it drafts as long.
     UNTIL=("$HIGH")
-    if [ -n "${DEPTHS:-}" ]; then
+    if [ -f "${DEPTHS:-}" ]; then
+        cp "$DEPTHS" "$FOLDER/depths.json"
+    elif [ -n "${DEPTHS:-}" ]; then
         read -ra DEPTHS <<< "$DEPTHS"
         engine one-always 8103 "$ALL_CORES" --mode eagle3 --draft "$HEAD_DIR" "${SPECULATIVE_ARGS[@]}"
-        "$BIN/crossover-bench" calibrate --one --speculative "$(at 8103)" --quantisation "${QUANTISATION:-q4_1}" \
+        "${CLIENT[@]}" calibrate --one --speculative "$(at 8103)" \
             --device "$ALL_CORES" --out "$FOLDER/depths.json" "${DEPTHS[@]}" | tee -a "$FOLDER/found.txt"
         kill "$PID"
         wait "$PID" || true
-        UNTIL=(auto --calibration "$FOLDER/depths.json")
     fi
+    if [ -n "${DEPTHS:-}" ]; then UNTIL=(auto --calibration "$FOLDER/depths.json"); fi
     engine one 8103 "$ALL_CORES" --mode eagle3 --draft "$HEAD_DIR" --draft-until "${UNTIL[@]}" "${SPECULATIVE_ARGS[@]}"
     TARGETS+=(--target "one=$(at 8103)" --metrics "$(at 8103)/metrics")
 fi
@@ -69,5 +71,5 @@ END
     TARGETS+=(--target "haproxy=$(at 8013)")
 fi
 read -ra LOAD <<< "${LOAD:---requests-each 2 --requests-min 6 --tokens 64 --ignore-eos --same-prompts}"
-"$BIN/crossover-bench" sweep "${TARGETS[@]}" --concurrency "${LOADS:-1,2,4,6,8,12,16,24,32}" \
+"${CLIENT[@]}" sweep "${TARGETS[@]}" --concurrency "${LOADS:-1,2,4,6,8,12,16,24,32}" \
     --rounds "${ROUNDS:-3}" "${LOAD[@]}" --out "$FOLDER" "$@"

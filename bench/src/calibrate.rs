@@ -71,6 +71,10 @@ pub struct Args {
     /// Tokens of each answer.
     #[arg(long, default_value_t = 64)]
     pub tokens: u32,
+    /// Let answers end where they end, with so many tokens at most. What comes after an end is hard
+    /// to guess, so without this a head looks worse than it is on chat.
+    #[arg(long)]
+    pub natural_ends: bool,
     /// Allow instances that are not on this machine.
     #[arg(long)]
     pub allow_remote: bool,
@@ -199,6 +203,7 @@ impl Pair {
 
     async fn run(&self, at: usize, in_flight: u32, like: Like) -> Result<f64, String> {
         let (set, tokens_max) = (self.args.prompts, self.args.tokens);
+        let ignore_eos = !self.args.natural_ends;
         let Like { requests, first, drafts_max, cache_salt } = like;
         let ask = move |index| Ask {
             prompt: first + index,
@@ -206,7 +211,7 @@ impl Pair {
             tokens_max,
             temperature: 0.0,
             seed: u64::from(first + index),
-            ignore_eos: true,
+            ignore_eos,
             drafts_max,
             cache_salt: cache_salt.clone(),
         };

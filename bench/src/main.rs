@@ -6,11 +6,15 @@ use std::process::ExitCode;
 
 use bench::{calibrate, compare, hop, simulate, sweep};
 use clap::{Parser, Subcommand};
+use tokio::runtime::Builder;
 
 /// Measures a pair of engines and the router in front of them.
 #[derive(Debug, Parser)]
 #[command(name = "crossover-bench", version, args_override_self = true)]
 struct Args {
+    /// Threads of the client. One leaves the machine to what is measured; GPUs may need more.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
     #[command(subcommand)]
     command: Command,
 }
@@ -29,16 +33,26 @@ enum Command {
     Simulate(simulate::Args),
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    let done = match Args::parse().command {
+async fn run(command: Command) -> Result<(), String> {
+    match command {
         Command::Sweep(args) => sweep::run(args).await,
         Command::Calibrate(args) => calibrate::run(&args).await,
         Command::Compare(args) => compare::run(*args).await,
         Command::Hop(args) => hop::run(args).await,
         Command::Simulate(args) => simulate::run(&args),
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut runtime = match args.threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
     };
-    match done {
+    let runtime = runtime.worker_threads(args.threads.into()).enable_all().build();
+    let runtime =
+        runtime.map_err(|error| format!("cannot start {} threads: {error}", args.threads));
+    match runtime.and_then(|it| it.block_on(run(args.command))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "the one place that tells why it failed")]
