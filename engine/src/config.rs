@@ -10,7 +10,8 @@ use kernels::cuda::Card;
 use crate::config::judge::{Judge, memory, mode};
 use crate::config::raw::Raw;
 use crate::config::words::{
-    activations, address, body_size, device, load_format, log_format, names, rule, seconds,
+    activations, address, body_size, device, load_format, log_format, names, quantization, rule,
+    seconds,
 };
 
 pub mod calibration;
@@ -25,6 +26,7 @@ pub struct Config {
     /// A path, or the id of a repository in `hub_cache`; so is the draft head's.
     pub model: PathBuf,
     pub load_format: LoadFormat,
+    pub quantization: Quantization,
     pub hub_cache: PathBuf,
     pub mode: Mode,
     pub device: Device,
@@ -112,6 +114,15 @@ pub enum LoadFormat {
     Dummy,
 }
 
+/// What becomes of weights that are laid out for a GPU. The name is the flag's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Quantization {
+    /// bf16.
+    None,
+    /// e4m3 with a scale for each output.
+    Fp8,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activations {
     F32,
@@ -180,8 +191,9 @@ impl Config {
         let device = judge.parsed("device", raw.device, "cpu", device);
         let device = judge.together(device, raw.tensor_parallel_size);
         let load_format = judge.parsed("load-format", raw.load_format, "auto", load_format);
+        let quantization = judge.parsed("quantization", raw.quantization, "none", quantization);
         let share_weights = raw.share_weights.map(|it| PathBuf::from(it.0));
-        judge.suits(&device, load_format, share_weights.is_some());
+        judge.suits(&device, load_format, quantization, share_weights.is_some());
         judge.simulated(&mode, load_format);
         let (running, rows) = if device.is_gpu() { (256, 2048) } else { (32, 256) };
         let running_max = judge.whole("running-max", raw.running_max, running, 1..=4096);
@@ -197,6 +209,7 @@ impl Config {
         let config = Self {
             model: model.into(),
             load_format,
+            quantization,
             hub_cache: raw.hub_cache.map_or_else(raw::hub_cache, |it| it.0.into()),
             mode,
             device,

@@ -90,9 +90,10 @@ template <int EPILOGUE> struct End {
   }
 };
 
-// The first `count` columns of 8 rows.
-template <int EPILOGUE, int ROWS>
-DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count) {
+// The first `count` columns of 8 rows; `channels` as `channels_of` gives them.
+template <class FORMAT, int EPILOGUE, int ROWS>
+DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count,
+                   float2 channels) {
   const int columns = ROWS / 8, together = ROWS == 64 || ROWS == 256 || columns < 4 ? 2 : 4;
   End<EPILOGUE> end(p, tile, row0, count * 8);
 #pragma unroll
@@ -106,7 +107,17 @@ DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS
     }
 #pragma unroll
     for (int j = 0; j < together; ++j) {
-      end.store(first + j, *(const float4*)&sums[(first + j) * 4], scales[j], before[j]);
+      const float4 sum = scaled<FORMAT>(*(const float4*)&sums[(first + j) * 4], channels);
+      end.store(first + j, sum, scales[j], before[j]);
     }
   }
+}
+
+// The same, of the end that the arguments ask for.
+template <class FORMAT, int ROWS>
+DEV void store_ends(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count,
+                    float2 channels) {
+  if (p.gated) store_all<FORMAT, GATED, ROWS>(p, tile, row0, sums, count, channels);
+  else if (p.stream != 0) store_all<FORMAT, RESIDUAL, ROWS>(p, tile, row0, sums, count, channels);
+  else store_all<FORMAT, PLAIN, ROWS>(p, tile, row0, sums, count, channels);
 }

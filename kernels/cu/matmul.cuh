@@ -4,7 +4,7 @@
 
 // One matrix product. The kernels take it by value; `ops/matmul.rs` has its twin.
 struct Matmul {
-  const u32* weights;    // tiles, see `tile_place`
+  const u32* weights;    // tiles, see `weights_at`
   const bf16* x;         // (rows, inputs) in blocks
   float* out;            // (rows, outputs); PLAIN
   bf16* rounded;         // in blocks: GATED (rows, outputs / 2), RESIDUAL (rows, outputs)
@@ -13,6 +13,7 @@ struct Matmul {
   float* sums;           // scratch of matmul_many, matmul_wide and matmul_broad
   u32* arrivals;         // scratch of matmul_many, zero between launches
   const float* scales;   // of each row, for matmul_many with a norm
+  const float* channels; // of each output, of Fp8: its scale times 2^120
   int rows;
   int inputs;
   int outputs;
@@ -28,6 +29,62 @@ struct Matmul {
 // GATED:    of a tile's 16 outputs the first 8 are gates: out = silu(gate) * up
 // RESIDUAL: stream += sum
 enum Epilogue { PLAIN, GATED, RESIDUAL };
+
+// ---- weights: how they lie in memory, and how they become the tensor cores' bf16
+//
+// A lane takes LOADS times 16 bytes of each unit (64 inputs, 4 steps) of a tile (16 outputs).
+
+struct Bf16 {
+  static const int LOADS = 4;
+  static const bool SCALED = false;
+  // One step of a load, as `mma` takes it.
+  MEMBER static uint4 step(uint4 load, int at) { return load; }
+};
+
+// e4m3 with a scale for each output. Seven bits, exponent and mantissa, four places up are a bf16
+// of 2^-120 times the value, those below the normal ones too: bits are moved, nothing is computed.
+// Sums are therefore 2^-120 times what they should be, which `channels` makes up for.
+struct Fp8 {
+  static const int LOADS = 2;
+  static const bool SCALED = true;
+  // Four weights are a word, in which the first two stand where bf16 has them. The others fill the
+  // gaps: sign and exponent four places up in a circle, the mantissa four places down.
+  MEMBER static u32 first(u32 word) { return word & 0x87f087f0; }
+  MEMBER static u32 second(u32 word) {
+    return (__funnelshift_r(word, word, 4) & 0x87808780) | (word << 4 & 0x00700070);
+  }
+  MEMBER static uint4 step(uint4 load, int at) {
+    const u32 low = at == 0 ? load.x : load.z, high = at == 0 ? load.y : load.w;
+    return make_uint4(first(low), second(low), first(high), second(high));
+  }
+};
+
+// Step `at` of those that are in `loads`.
+template <class FORMAT, int COUNT> DEV uint4 step_of(const uint4 (&loads)[COUNT], int at) {
+  const int steps = 4 / FORMAT::LOADS;
+  return FORMAT::step(loads[at / steps], at % steps);
+}
+
+// What lane 0 takes first of a tile's unit. 128 outputs x 64 inputs are one run of memory.
+template <class FORMAT> DEV const uint4* weights_at(const Matmul& p, int tile, int unit) {
+  const size_t word = tile_place(tile, unit * 4, p.inputs / 64);
+  return (const uint4*)(p.weights + word * FORMAT::LOADS / 4);
+}
+
+// The scales of a lane's outputs of a tile, lane / 4 and 8 on. Asked for early, for the end.
+template <class FORMAT> DEV float2 channels_of(const Matmul& p, int tile) {
+  float2 v = make_float2(1.0f, 1.0f);
+  if (!FORMAT::SCALED) return v;
+  const float* at = p.channels + tile * 16 + threadIdx.x % WARP / 4;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v.x) : "l"(at));
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v.y) : "l"(at + 8));
+  return v;
+}
+template <class FORMAT> DEV float4 scaled(float4 sum, float2 channels) {
+  if (!FORMAT::SCALED) return sum;
+  return make_float4(__fmul_rn(sum.x, channels.x), __fmul_rn(sum.y, channels.x),
+                     __fmul_rn(sum.z, channels.y), __fmul_rn(sum.w, channels.y));
+}
 
 // First unit (64 inputs) of a slice of the sum over inputs.
 DEV int slice_start(int slice, int slices, int units) { return units * slice / slices; }

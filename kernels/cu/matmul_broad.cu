@@ -10,14 +10,16 @@
 #define THREADS 384   // the first 128 fill, the others multiply
 #define STEPS 4       // of a unit: 64 inputs, one stage
 #define MULTIPLIERS 256
-#define A_BYTES (8 * STEPS * 512)
 
 #ifdef HOPPER
 
 // Stages of weights, which are free again once they are in registers, and of x.
-template <int ROWS> struct Shared {
-  static const int AS = ROWS == 256 ? 6 : 7, XS = ROWS == 256 ? 4 : 7;
-  uint4 a[AS][8 * STEPS * WARP];
+template <class FORMAT, int ROWS> struct Shared {
+  static const bool HALF = FORMAT::LOADS < STEPS;
+  static const int AS = HALF ? 8 : ROWS == 256 ? 6 : 7;
+  static const int XS = ROWS == 256 ? (HALF ? 5 : 4) : HALF ? 10 : 7;
+  static const int A_BYTES = 8 * FORMAT::LOADS * 512;   // of a stage
+  uint4 a[AS][8 * FORMAT::LOADS * WARP];
   bf16 x[XS][ROWS * 64];
   u64 a_full[AS], a_empty[AS];
   u64 x_full[XS], x_empty[XS];
@@ -59,8 +61,8 @@ template <int STAGES> struct Ring {
 };
 
 // One thread. Weights do not wait for the kernel before.
-template <int ROWS> DEV void fill(Shared<ROWS>& s, const Matmul& p) {
-  typedef Shared<ROWS> S;
+template <class FORMAT, int ROWS> DEV void fill(Shared<FORMAT, ROWS>& s, const Matmul& p) {
+  typedef Shared<FORMAT, ROWS> S;
   const Share of = share_of<ROWS>(p);
   const int block_rows = block_rows_of(p.rows);
   Ring<S::AS> a = {0, 0};
@@ -71,9 +73,9 @@ template <int ROWS> DEV void fill(Shared<ROWS>& s, const Matmul& p) {
     const int first = job.row_tile * (ROWS / 8), there = min(block_rows - first, ROWS / 8);
     for (int unit = job.start; unit < job.end; ++unit) {
       barrier_wait(&s.a_empty[a.stage], a.parity ^ 1);
-      barrier_expect(&s.a_full[a.stage], A_BYTES);
-      const u32* weights = p.weights + tile_place(job.tile * 8, unit * STEPS, of.units);
-      copy_bulk(s.a[a.stage], weights, A_BYTES, &s.a_full[a.stage]);
+      barrier_expect(&s.a_full[a.stage], S::A_BYTES);
+      const uint4* weights = weights_at<FORMAT>(p, job.tile * 8, unit);
+      copy_bulk(s.a[a.stage], weights, S::A_BYTES, &s.a_full[a.stage]);
       a.advance();
       if (waits) wait_for_x(p), waits = false;
       barrier_wait(&s.x_empty[x.stage], x.parity ^ 1);
@@ -86,8 +88,9 @@ template <int ROWS> DEV void fill(Shared<ROWS>& s, const Matmul& p) {
 }
 
 // Stores a whole sum; leaves that of one slice of several in memory, ROWS / 8 float4 a thread.
-template <int ROWS>
-DEV void finish(const Matmul& p, const Share& of, const Job& job, const float (&sums)[ROWS / 2]) {
+template <class FORMAT, int ROWS>
+DEV void finish(const Matmul& p, const Share& of, const Job& job, const float (&sums)[ROWS / 2],
+                float2 channels) {
   if (1 < of.slices) {
     const size_t at = (size_t)(job.tile * of.row_tiles + job.row_tile) * of.slices + job.slice;
     float4* to = (float4*)p.sums + at * (ROWS / 8 * MULTIPLIERS) + threadIdx.x - 128;
@@ -96,24 +99,23 @@ DEV void finish(const Matmul& p, const Share& of, const Job& job, const float (&
     return;
   }
   const int tile = job.tile * 8 + threadIdx.x / WARP - 4, row0 = job.row_tile * ROWS;
-  if (p.gated) store_all<GATED, ROWS>(p, tile, row0, sums, ROWS / 8);
-  else if (p.stream != 0) store_all<RESIDUAL, ROWS>(p, tile, row0, sums, ROWS / 8);
-  else store_all<PLAIN, ROWS>(p, tile, row0, sums, ROWS / 8);
+  store_ends<FORMAT, ROWS>(p, tile, row0, sums, ROWS / 8, channels);
 }
 
 // The threads that multiply.
-template <int ROWS> DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
-  typedef Shared<ROWS> S;
+template <class FORMAT, int ROWS> DEV void multiply(Shared<FORMAT, ROWS>& s, const Matmul& p) {
+  typedef Shared<FORMAT, ROWS> S;
   const Share of = share_of<ROWS>(p);
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - 4;
   float sums[ROWS / 2];
 #pragma unroll
   for (int i = 0; i < ROWS / 2; ++i) sums[i] = 0.0f;
-  uint4 weights[2][STEPS];
+  uint4 read[FORMAT::LOADS], weights[2][STEPS];
   Ring<S::AS> a = {0, 0};
   Ring<S::XS> x = {0, 0};
   for (int at = of.first; at < of.jobs; at += of.stride) {
     const Job job = job_of(of, at);
+    const float2 channels = channels_of<FORMAT>(p, job.tile * 8 + warp);
     int adds = 0;
     for (int base = job.start; base < job.end; base += 2) {
 #pragma unroll
@@ -122,9 +124,11 @@ template <int ROWS> DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
         if (job.end <= unit) continue;
         barrier_wait(&s.a_full[a.stage], a.parity);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-          weights[i][step] = s.a[a.stage][(warp * STEPS + step) * WARP + lane];
+        for (int load = 0; load < FORMAT::LOADS; ++load) {
+          read[load] = s.a[a.stage][(warp * FORMAT::LOADS + load) * WARP + lane];
         }
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) weights[i][step] = step_of<FORMAT>(read, step);
         barrier_wait(&s.x_full[x.stage], x.parity);
         wgmma_begin();
 #pragma unroll
@@ -145,15 +149,15 @@ template <int ROWS> DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
     hold(sums);
     barrier_arrive(&s.x_empty[x.before()]);
     wait_for_previous();
-    finish<ROWS>(p, of, job, sums);
+    finish<FORMAT, ROWS>(p, of, job, sums, channels);
     hold(sums);
   }
 }
 
 // grid: (blocks, 1, 1); block: 384; shared: Shared.
-template <int ROWS> DEV void matmul_broad(const Matmul& p) {
+template <class FORMAT, int ROWS> DEV void matmul_broad(const Matmul& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  typedef Shared<ROWS> S;
+  typedef Shared<FORMAT, ROWS> S;
   S& s = *(S*)memory;
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::AS; ++i) {
@@ -184,11 +188,12 @@ template <int ROWS> DEV void matmul_broad(const Matmul& p) {
 
 // Adds up the slices, one after the other, of 128 outputs x 32 rows: one warp for 16 outputs.
 // grid: (tiles of outputs x of rows, ROWS / 32, 1); block: 256.
-KERNEL __launch_bounds__(256) matmul_join(const Matmul p) {
+template <class FORMAT> DEV void matmul_join(const Matmul& p) {
   wait_for_previous();
   if (p.out != 0) let_next_start();
   const int columns = gridDim.y * 4, row_tiles = (p.rows + columns * 8 - 1) / (columns * 8);
   const int tile = blockIdx.x / row_tiles * 8 + threadIdx.x / WARP;
+  const float2 channels = channels_of<FORMAT>(p, tile);
   const int row0 = (blockIdx.x % row_tiles * columns + blockIdx.y * 4) * 8;
   if (p.rows <= row0) return;
   float4 total[4];
@@ -203,20 +208,24 @@ KERNEL __launch_bounds__(256) matmul_join(const Matmul p) {
     for (int i = 0; i < 4; ++i) add(total[i], __ldcg(at + i * 256));
   }
   const float(&sums)[16] = *(const float(*)[16]) & total;
-  if (p.gated) store_all<GATED, 32>(p, tile, row0, sums, 4);
-  else if (p.stream != 0) store_all<RESIDUAL, 32>(p, tile, row0, sums, 4);
-  else store_all<PLAIN, 32>(p, tile, row0, sums, 4);
+  store_ends<FORMAT, 32>(p, tile, row0, sums, 4, channels);
 }
 
-#define BROAD(rows)                                                        \
-  KERNEL __launch_bounds__(THREADS, 1) matmul_broad_##rows(const Matmul p) { \
-    matmul_broad<rows>(p);                                                 \
+#define BROAD(rows, name, FORMAT)                                  \
+  KERNEL __launch_bounds__(THREADS, 1) name(const Matmul p) {      \
+    matmul_broad<FORMAT, rows>(p);                                 \
   }
+#define JOIN(name, FORMAT) \
+  KERNEL __launch_bounds__(256, 2) name(const Matmul p) { matmul_join<FORMAT>(p); }
 #else
-KERNEL matmul_join(const Matmul p) {}
-#define BROAD(rows) \
-  KERNEL matmul_broad_##rows(const Matmul p) {}
+#define BROAD(rows, name, FORMAT) \
+  KERNEL name(const Matmul p) {}
+#define JOIN(name, FORMAT) BROAD(0, name, FORMAT)
 #endif
 
-BROAD(128)
-BROAD(256)
+BROAD(128, matmul_broad_128, Bf16)
+BROAD(256, matmul_broad_256, Bf16)
+JOIN(matmul_join, Bf16)
+BROAD(128, matmul_broad_fp8_128, Fp8)
+BROAD(256, matmul_broad_fp8_256, Fp8)
+JOIN(matmul_join_fp8, Fp8)

@@ -11,18 +11,19 @@
 
 // Weights of a unit, and rows of x of one, on their way or in use. TILES of 16 outputs share what
 // is read of COLUMNS blocks of 8 rows.
-template <int TILES> using Weights = uint4[TILES][STEPS];
+template <class FORMAT, int TILES> using Weights = uint4[TILES][FORMAT::LOADS];
 template <int COLUMNS> using Columns = u32[STEPS][COLUMNS][2];
 
-template <int TILES>
-DEV void load_a(Weights<TILES>& to, const uint4* const (&a)[TILES], int unit, int end) {
+template <class FORMAT, int TILES>
+DEV void load_a(Weights<FORMAT, TILES>& to, const uint4* const (&a)[TILES], int unit, int end) {
+  const int loads = FORMAT::LOADS;
 #pragma unroll
   for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
-    for (int i = 0; i < STEPS; ++i) {
+    for (int i = 0; i < loads; ++i) {
       to[tile][i] = make_uint4(0, 0, 0, 0);
       if (end <= unit) continue;
-      to[tile][i] = load_weights(a[tile] + (size_t)unit * (8 * STEPS * WARP) + i * WARP);
+      to[tile][i] = load_weights(a[tile] + (size_t)unit * (8 * loads * WARP) + i * WARP);
     }
 }
 
@@ -43,27 +44,30 @@ DEV void load_b(Columns<COLUMNS>& to, const u32* x, int block_rows, int blocks, 
     }
 }
 
-template <int TILES, int COLUMNS, bool NORM>
-DEV void multiply(const Weights<TILES>& weights, const Columns<COLUMNS>& b,
+template <class FORMAT, int TILES, int COLUMNS, bool NORM>
+DEV void multiply(const Weights<FORMAT, TILES>& weights, const Columns<COLUMNS>& b,
                   float (&sums)[TILES][COLUMNS][4], float (&squares)[COLUMNS][STEPS]) {
 #pragma unroll
-  for (int i = 0; i < STEPS; ++i)
+  for (int i = 0; i < STEPS; ++i) {
+    uint4 words[TILES];
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) words[tile] = step_of<FORMAT>(weights[tile], i);
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column) {
       u32 b0 = b[i][column][0], b1 = b[i][column][1];
       if (NORM) squares[column][i] = add_squares(squares[column][i], b0, b1);
 #pragma unroll
       for (int tile = 0; tile < TILES; ++tile) {
-        uint4 words = weights[tile][i];
-        u32 a[4] = {words.x, words.y, words.z, words.w};
+        u32 a[4] = {words[tile].x, words[tile].y, words[tile].z, words[tile].w};
         mma(sums[tile][column], a, b0, b1);
       }
     }
+  }
 }
 
 // grid: (tiles of outputs / (TILES * warps / slices), rows / (8 COLUMNS)); block: 256. A warp is
 // (tiles, slice); DEPTH units of its weights are under way.
-template <int TILES, int COLUMNS, int DEPTH, bool NORM, int EPILOGUE>
+template <class FORMAT, int TILES, int COLUMNS, int DEPTH, int AHEAD, bool NORM, int EPILOGUE>
 DEV void matmul_few(const Matmul& p) {
   __shared__ float4 partial[8][TILES][COLUMNS][WARP];
   __shared__ float partial_squares[8][COLUMNS][8];
@@ -76,12 +80,15 @@ DEV void matmul_few(const Matmul& p) {
   const uint4* at[TILES];
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
-    at[i] = (const uint4*)(p.weights + tile_place(min(tile + i, p.tiles - 1), 0, units)) + lane;
+    at[i] = weights_at<FORMAT>(p, min(tile + i, p.tiles - 1), 0) + lane;
   }
-  Weights<TILES> a[DEPTH];
-  Columns<COLUMNS> b[2];
+  Weights<FORMAT, TILES> a[DEPTH];
+  Columns<COLUMNS> b[AHEAD];
 #pragma unroll
-  for (int i = 0; i < DEPTH; ++i) load_a(a[i], at, start + i, end);
+  for (int i = 0; i < DEPTH; ++i) load_a<FORMAT>(a[i], at, start + i, end);
+  // Of the tile that this warp stores first.
+  const int own = tile + min(slice, TILES * COLUMNS - 1) / COLUMNS;
+  float2 channels = channels_of<FORMAT>(p, min(own, p.tiles - 1));
   wait_for_previous();
   // No product follows a plain one: what the next kernel loads is not in the way.
   if (p.early || EPILOGUE == PLAIN) let_next_start();
@@ -89,14 +96,15 @@ DEV void matmul_few(const Matmul& p) {
   const int first = blockIdx.y * COLUMNS, blocks = block_rows - first;
   const u32* x = (const u32*)p.x + first * 256 + lane;
   float sums[TILES][COLUMNS][4] = {}, squares[COLUMNS][STEPS] = {};
-  load_b(b[0], x, block_rows, blocks, start, end);
+#pragma unroll
+  for (int i = 0; i + 1 < AHEAD; ++i) load_b(b[i], x, block_rows, blocks, start + i, end);
   for (int base = start; base < end; base += DEPTH) {
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i) {
       const int unit = base + i;
-      load_b(b[(i + 1) % 2], x, block_rows, blocks, unit + 1, end);
-      multiply<TILES, COLUMNS, NORM>(a[i], b[i % 2], sums, squares);
-      load_a(a[i], at, unit + DEPTH, end);
+      load_b(b[(i + AHEAD - 1) % AHEAD], x, block_rows, blocks, unit + AHEAD - 1, end);
+      multiply<FORMAT, TILES, COLUMNS, NORM>(a[i], b[i % AHEAD], sums, squares);
+      load_a<FORMAT>(a[i], at, unit + DEPTH, end);
     }
   }
   // The slices' warps share the finished tiles among them.
@@ -133,27 +141,52 @@ DEV void matmul_few(const Matmul& p) {
         scale[half] = norm_scale(square, p.inputs, p.eps);
       }
     }
-    if (part != slice) before = read_stream<EPILOGUE>(p, tile + i, row);
+    if (part != slice) {
+      before = read_stream<EPILOGUE>(p, tile + i, row);
+      if (1 < TILES) channels = channels_of<FORMAT>(p, min(tile + i, p.tiles - 1));
+    }
+    sum = scaled<FORMAT>(sum, channels);
     if (tile + i < p.tiles) store<EPILOGUE>(p, tile + i, row, sum, scale, before);
   }
 }
 
 // `blocks` of up to 8 rows share a multiprocessor: projections of queries, keys and values are a
 // little more than two make at once.
-#define FEW(rows, blocks, tiles, columns, depth, name, norm, epilogue)                   \
-  KERNEL __launch_bounds__(256, blocks) matmul_few##rows##_##name(const Matmul p) {      \
-    matmul_few<tiles, columns, depth, norm, epilogue>(p);                                \
+#define FEW(rows, blocks, tiles, columns, depth, name, norm, epilogue)                      \
+  KERNEL __launch_bounds__(256, blocks) matmul_few##rows##_##name(const Matmul p) {         \
+    matmul_few<Bf16, tiles, columns, depth, 2, norm, epilogue>(p);                          \
   }
-#define ALL(name, blocks, norm, epilogue)           \
-  FEW(8, blocks, 1, 1, 2, name, norm, epilogue)     \
-  FEW(16, 1, 1, 2, 2, name, norm, epilogue)         \
-  FEW(16x2, 1, 2, 2, 2, name, norm, epilogue)       \
-  FEW(32, 1, 1, 4, 2, name, norm, epilogue)         \
-  FEW(64, 1, 1, 8, 2, name, norm, epilogue)
+#define FP8(rows, blocks, tiles, columns, depth, ahead, name, norm, epilogue)               \
+  KERNEL __launch_bounds__(256, blocks) matmul_few##rows##_fp8_##name(const Matmul p) {     \
+    matmul_few<Fp8, tiles, columns, depth, ahead, norm, epilogue>(p);                       \
+  }
+// With squares 64 rows have no registers left to read x ahead, nor 16 to have more weights under
+// way, which half as many bytes would like.
+#define ALL(name, norm, epilogue)                               \
+  FEW(16, 1, 1, 2, 2, name, norm, epilogue)                     \
+  FEW(16x2, 1, 2, 2, 2, name, norm, epilogue)                   \
+  FEW(32, 1, 1, 4, 2, name, norm, epilogue)                     \
+  FEW(64, 1, 1, 8, 2, name, norm, epilogue)                     \
+  FP8(16, 1, 1, 2, (norm ? 2 : 4), 2, name, norm, epilogue)     \
+  FP8(16x2, 1, 2, 2, 2, 2, name, norm, epilogue)                \
+  FP8(32, 1, 1, 4, 2, 2, name, norm, epilogue)                  \
+  FP8(64, 1, 1, 8, 2, (norm ? 1 : 2), name, norm, epilogue)
 
-ALL(plain, 3, false, PLAIN)
-ALL(norm_plain, 3, true, PLAIN)
-ALL(norm_gated, 1, true, GATED)
-ALL(residual, 1, false, RESIDUAL)
+ALL(plain, false, PLAIN)
+ALL(norm_plain, true, PLAIN)
+ALL(norm_gated, true, GATED)
+ALL(residual, false, RESIDUAL)
+FEW(8, 3, 1, 1, 2, plain, false, PLAIN)
+FEW(8, 3, 1, 1, 2, norm_plain, true, PLAIN)
+FEW(8, 1, 1, 1, 2, norm_gated, true, GATED)
+FEW(8, 1, 1, 1, 2, residual, false, RESIDUAL)
+FP8(8, 3, 1, 1, 2, 2, plain, false, PLAIN)
+FP8(8, 3, 1, 1, 2, 2, norm_plain, true, PLAIN)
+FP8(8, 3, 1, 1, 2, 2, norm_gated, true, GATED)
+FP8(8, 2, 1, 1, 4, 2, residual, false, RESIDUAL)
 // Few warps with much to do each: more weights are under way.
 FEW(8deep, 1, 1, 1, 4, residual, false, RESIDUAL)
+FP8(8deep, 2, 1, 1, 4, 2, plain, false, PLAIN)
+FP8(8deep, 2, 1, 1, 4, 2, norm_plain, true, PLAIN)
+FP8(8deep, 2, 1, 1, 4, 2, norm_gated, true, GATED)
+FP8(8deep, 1, 1, 1, 8, 2, residual, false, RESIDUAL)

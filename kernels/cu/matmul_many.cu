@@ -22,20 +22,31 @@ DEV void copy_x(bf16* to, const Matmul& p, int row0, int unit, int end) {
 }
 
 // Half a unit of two tiles of weights.
-DEV void load_a(uint4 (&a)[2][2], const uint4* const at[2], int unit, int half, int end) {
+template <class FORMAT> using Weights = uint4[2][FORMAT::LOADS / 2];
+
+template <class FORMAT>
+DEV void load_a(Weights<FORMAT>& a, const uint4* const at[2], int unit, int half, int end) {
+  const int loads = FORMAT::LOADS / 2;
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < loads; ++i)
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      a[i][m] = make_uint4(0, 0, 0, 0);
-      if (unit < end) a[i][m] = load_weights(at[m] + (size_t)unit * 1024 + (half * 2 + i) * WARP);
+      a[m][i] = make_uint4(0, 0, 0, 0);
+      if (end <= unit) continue;
+      const size_t of_unit = (size_t)unit * (16 * loads * WARP);
+      a[m][i] = load_weights(at[m] + of_unit + (half * loads + i) * WARP);
     }
 }
 
 // Two steps: 32 inputs of two tiles of weights times all columns of x.
-template <int ROWS>
-DEV void multiply(Sums<ROWS>& sums, const uint4 (&a)[2][2], const bf16* x, int half) {
+template <class FORMAT, int ROWS>
+DEV void multiply(Sums<ROWS>& sums, const Weights<FORMAT>& a, const bf16* x, int half) {
   const int lane = threadIdx.x % WARP;
+  uint4 words[2][2];
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int step = 0; step < 2; ++step) words[m][step] = step_of<FORMAT>(a[m], step);
 #pragma unroll
   for (int column = 0; column < ROWS / 8; ++column) {
     u32 b[4];
@@ -44,7 +55,8 @@ DEV void multiply(Sums<ROWS>& sums, const uint4 (&a)[2][2], const bf16* x, int h
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        u32 part[4] = {a[step][m].x, a[step][m].y, a[step][m].z, a[step][m].w};
+        const uint4 four = words[m][step];
+        u32 part[4] = {four.x, four.y, four.z, four.w};
         mma(sums[m][column], part, b[step * 2], b[step * 2 + 1]);
       }
     }
@@ -101,15 +113,20 @@ DEV bool join_slices(const Matmul& p, Sums<ROWS>& sums) {
   return true;
 }
 
-template <int ROWS, int EPILOGUE>
+template <class FORMAT, int ROWS, int EPILOGUE>
 DEV void store_all(const Matmul& p, int tile, int row0, const Sums<ROWS>& sums) {
+  float2 channels[2];
+#pragma unroll
+  for (int m = 0; m < 2; ++m) channels[m] = channels_of<FORMAT>(p, tile + m);
 #pragma unroll
   for (int column = 0; column < ROWS / 8; column += 4) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       float4 parts[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) parts[j] = *(const float4*)sums[m][column + j];
+      for (int j = 0; j < 4; ++j) {
+        parts[j] = scaled<FORMAT>(*(const float4*)sums[m][column + j], channels[m]);
+      }
       store_group<EPILOGUE>(p, tile + m, row0 + column * 8, parts, 4);
     }
   }
@@ -117,7 +134,7 @@ DEV void store_all(const Matmul& p, int tile, int row0, const Sums<ROWS>& sums) 
 
 // grid: (rows / ROWS, outputs / 128, slices or 1); block: 128.
 // SPLIT: a block adds up one slice. Else it adds up all, one after the other.
-template <int ROWS, bool SPLIT, int EPILOGUE>
+template <class FORMAT, int ROWS, bool SPLIT, int EPILOGUE>
 DEV void matmul_many(const Matmul& p) {
   __shared__ __align__(128) bf16 x[STAGES][ROWS * 64];
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -128,12 +145,11 @@ DEV void matmul_many(const Matmul& p) {
   const uint4* at[2];
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
-    size_t place = tile_place(min(tile + m, p.tiles - 1), 0, units);
-    at[m] = (const uint4*)(p.weights + place) + lane;
+    at[m] = weights_at<FORMAT>(p, min(tile + m, p.tiles - 1), 0) + lane;
   }
-  uint4 a[2][2][2];
+  Weights<FORMAT> a[2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) load_a(a[half], at, start, half, end);
+  for (int half = 0; half < 2; ++half) load_a<FORMAT>(a[half], at, start, half, end);
   wait_for_previous();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
@@ -153,8 +169,8 @@ DEV void matmul_many(const Matmul& p) {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      multiply<ROWS>(sums, a[half], x[stage], half);
-      load_a(a[half], at, unit + 1, half, end);
+      multiply<FORMAT, ROWS>(sums, a[half], x[stage], half);
+      load_a<FORMAT>(a[half], at, unit + 1, half, end);
     }
     stage = (stage + 1) % STAGES;
   }
@@ -162,15 +178,21 @@ DEV void matmul_many(const Matmul& p) {
   if (!SPLIT || p.slices == 1) let_next_start();
   if (!SPLIT) add_and_clear<ROWS>(totals, sums);
   if (SPLIT && p.slices > 1 && !join_slices<ROWS>(p, sums)) return;
-  store_all<ROWS, EPILOGUE>(p, tile, row0, SPLIT ? sums : totals);
+  store_all<FORMAT, ROWS, EPILOGUE>(p, tile, row0, SPLIT ? sums : totals);
 }
 
 #define MANY(rows, blocks, name, epilogue)                                                \
   KERNEL __launch_bounds__(128, blocks) matmul_many##rows##_##name(const Matmul p) {      \
-    matmul_many<rows, false, epilogue>(p);                                                \
+    matmul_many<Bf16, rows, false, epilogue>(p);                                          \
   }                                                                                       \
   KERNEL __launch_bounds__(128, blocks) matmul_split##rows##_##name(const Matmul p) {     \
-    matmul_many<rows, true, epilogue>(p);                                                 \
+    matmul_many<Bf16, rows, true, epilogue>(p);                                           \
+  }                                                                                       \
+  KERNEL __launch_bounds__(128, blocks) matmul_many##rows##_fp8_##name(const Matmul p) {  \
+    matmul_many<Fp8, rows, false, epilogue>(p);                                           \
+  }                                                                                       \
+  KERNEL __launch_bounds__(128, blocks) matmul_split##rows##_fp8_##name(const Matmul p) { \
+    matmul_many<Fp8, rows, true, epilogue>(p);                                            \
   }
 
 MANY(32, 3, plain, PLAIN)

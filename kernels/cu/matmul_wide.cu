@@ -20,23 +20,25 @@
 // Blocks on a multiprocessor, registers of a thread that fills and of one that multiplies, stages.
 // Registers: together those of a block that is launched with 80 or 168 a thread; with one more it
 // would wait forever.
-template <int ROWS> struct Fit {
+template <class FORMAT, int ROWS> struct Fit {
   static const int BLOCKS = ROWS <= 64 ? 2 : 1;
   static const int FILLER = BLOCKS == 2 ? 32 : 40;
   static const int MULTIPLIER = BLOCKS == 2 ? 104 : 232;
   static const int BUFFERS = BLOCKS == 2 ? 1 : 2;   // units of weights in registers
   static const bool HOLDS = ROWS == 128;            // sums of earlier slices in registers
-  static const int STAGES = ROWS == 32 ? 5 : ROWS == 16 || ROWS == 128 ? 6 : 4;
+  static const int WHOLE = ROWS == 32 ? 5 : ROWS == 16 || ROWS == 128 ? 6 : 4;
+  static const int HALF = ROWS == 16 ? 10 : ROWS == 64 ? 6 : 8;
+  static const int STAGES = FORMAT::LOADS == STEPS ? WHOLE : HALF;
+  static const int A_BYTES = 8 * FORMAT::LOADS * 512;   // of a stage
 };
 
-template <int ROWS> struct Shared {
-  uint4 a[Fit<ROWS>::STAGES][8 * STEPS * WARP];
-  bf16 x[Fit<ROWS>::STAGES][ROWS * 64];
-  u64 full[Fit<ROWS>::STAGES];
-  u64 empty[Fit<ROWS>::STAGES];
+template <class FORMAT, int ROWS> struct Shared {
+  typedef Fit<FORMAT, ROWS> F;
+  uint4 a[F::STAGES][8 * FORMAT::LOADS * WARP];
+  bf16 x[F::STAGES][ROWS * 64];
+  u64 full[F::STAGES];
+  u64 empty[F::STAGES];
 };
-
-#define A_BYTES (8 * STEPS * 512)
 
 // Blocks that share a sum.
 DEV int parts_of_sum() { return gridDim.z; }
@@ -68,18 +70,19 @@ template <int STAGES> DEV void advance(Use& use, const Share& of) {
 }
 
 // One thread: fills a stage for each unit of each item. Weights do not wait for the kernel before.
-template <int ROWS>
-DEV void fill(Shared<ROWS>& s, const Matmul& p) {
-  const int stages = Fit<ROWS>::STAGES, units = p.inputs / 64, block_rows = block_rows_of(p.rows);
+template <class FORMAT, int ROWS>
+DEV void fill(Shared<FORMAT, ROWS>& s, const Matmul& p) {
+  const int stages = Fit<FORMAT, ROWS>::STAGES, bytes = Fit<FORMAT, ROWS>::A_BYTES;
+  const int block_rows = block_rows_of(p.rows);
   const Share of = share_of(p, ROWS);
   int total = (of.items - of.first + of.stride - 1) / of.stride * (of.end - of.start);
   // Blocks of 8 rows that an item has.
   auto rows_there = [&](int first) { return min(block_rows - first, ROWS / 8); };
   auto fill_a = [&](const Use& to) {
     const int there = rows_there(to.item % of.row_tiles * (ROWS / 8));
-    barrier_expect(&s.full[to.stage], A_BYTES + there * 1024);
-    const u32* from = p.weights + tile_place(to.item / of.row_tiles * 8, to.unit * STEPS, units);
-    copy_bulk(s.a[to.stage], from, A_BYTES, &s.full[to.stage]);
+    barrier_expect(&s.full[to.stage], bytes + there * 1024);
+    const uint4* from = weights_at<FORMAT>(p, to.item / of.row_tiles * 8, to.unit);
+    copy_bulk(s.a[to.stage], from, bytes, &s.full[to.stage]);
   };
   auto fill_x = [&](const Use& to) {
     const int first = to.item % of.row_tiles * (ROWS / 8);
@@ -127,8 +130,9 @@ DEV void add_left(const float4* from, float (&sums)[ROWS / 2]) {
 }
 
 // Each block of those that share a sum adds up all slices of some columns: `count` from `first` on.
-template <int ROWS>
-DEV void join(Shared<ROWS>& s, const Matmul& p, float (&sums)[ROWS / 2], int& first, int& count) {
+template <class FORMAT, int ROWS>
+DEV void join(Shared<FORMAT, ROWS>& s, const Matmul& p, float (&sums)[ROWS / 2], int& first,
+              int& count) {
   const int columns = ROWS / 8, thread = threadIdx.x - 128;
   float4* mine = (float4*)&s + thread;
   asm volatile("bar.sync 1, 256;" ::: "memory");   // nobody needs the stages any longer
@@ -160,9 +164,9 @@ DEV void join(Shared<ROWS>& s, const Matmul& p, float (&sums)[ROWS / 2], int& fi
 }
 
 // The threads that multiply.
-template <int ROWS>
-DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
-  typedef Fit<ROWS> F;
+template <class FORMAT, int ROWS>
+DEV void multiply(Shared<FORMAT, ROWS>& s, const Matmul& p) {
+  typedef Fit<FORMAT, ROWS> F;
   const int stages = F::STAGES, buffers = F::BUFFERS, units = p.inputs / 64;
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - 4;
   const Share of = share_of(p, ROWS);
@@ -170,11 +174,13 @@ DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
   float sums[ROWS / 2], totals[F::HOLDS ? ROWS / 2 : 1];
 #pragma unroll
   for (int i = 0; i < ROWS / 2; ++i) sums[i] = 0.0f;
-  uint4 a[buffers][STEPS];
+  uint4 read[FORMAT::LOADS], a[buffers][STEPS];
   int stage = 0, parity = 0;
   for (int item = of.first; item < of.items; item += of.stride) {
     const int slice_first = blockIdx.z * (p.slices / parts_of_sum());
     int slice = slice_first, boundary = slice_start(slice + 1, p.slices, units), adds = 0;
+    const int tile = item / of.row_tiles * 8 + warp;
+    const float2 channels = channels_of<FORMAT>(p, tile);
 #pragma unroll
     for (int i = 0; i < (F::HOLDS ? ROWS / 2 : 1); ++i) totals[i] = 0.0f;
     for (int base = of.start; base < of.end; base += buffers) {
@@ -184,9 +190,11 @@ DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
         if (unit < of.end) {
           barrier_wait(&s.full[stage], parity);
 #pragma unroll
-          for (int step = 0; step < STEPS; ++step) {
-            a[i][step] = s.a[stage][(warp * STEPS + step) * WARP + lane];
+          for (int load = 0; load < FORMAT::LOADS; ++load) {
+            read[load] = s.a[stage][(warp * FORMAT::LOADS + load) * WARP + lane];
           }
+#pragma unroll
+          for (int step = 0; step < STEPS; ++step) a[i][step] = step_of<FORMAT>(read, step);
           wgmma_begin();
 #pragma unroll
           for (int step = 0; step < STEPS; ++step) {
@@ -223,29 +231,26 @@ DEV void multiply(Shared<ROWS>& s, const Matmul& p) {
     wait_for_previous();
     int first = 0, count = ROWS / 8;
     if (!adds_all) {
-      join<ROWS>(s, p, sums, first, count);
+      join<FORMAT, ROWS>(s, p, sums, first, count);
     } else if (F::HOLDS) {
 #pragma unroll
       for (int j = 0; j < ROWS / 2; ++j) sums[j] = __fadd_rn(totals[j], sums[j]);
     } else if (1 < p.slices) {
       add_left<ROWS>(place<ROWS>(p, 0, 0), sums);
     }
-    const int tile = item / of.row_tiles * 8 + warp;
     const int row0 = item % of.row_tiles * ROWS + first * 8;
-    if (p.gated) store_all<GATED, ROWS>(p, tile, row0, sums, count);
-    else if (p.stream != 0) store_all<RESIDUAL, ROWS>(p, tile, row0, sums, count);
-    else store_all<PLAIN, ROWS>(p, tile, row0, sums, count);
+    store_ends<FORMAT, ROWS>(p, tile, row0, sums, count, channels);
     hold(sums);
   }
 }
 
 // grid: (blocks, 1, parts); cluster: (1, 1, parts); block: 384; shared: Shared. Where a sum is
 // shared, each cluster makes one item.
-template <int ROWS>
+template <class FORMAT, int ROWS>
 DEV void matmul_wide(const Matmul& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  Shared<ROWS>& s = *(Shared<ROWS>*)memory;
-  typedef Fit<ROWS> F;
+  Shared<FORMAT, ROWS>& s = *(Shared<FORMAT, ROWS>*)memory;
+  typedef Fit<FORMAT, ROWS> F;
   const bool clustered = 1 < parts_of_sum();
   if (threadIdx.x == 0) {
     for (int i = 0; i < F::STAGES; ++i) {
@@ -272,16 +277,20 @@ DEV void matmul_wide(const Matmul& p) {
   if (clustered) cluster_sync();
 }
 
-#define WIDE(rows)                                                                            \
-  KERNEL __launch_bounds__(THREADS, (Fit<rows>::BLOCKS)) matmul_wide_##rows(const Matmul p) { \
-    matmul_wide<rows>(p);                                                                     \
+#define WIDE(rows, name, FORMAT)                                                 \
+  KERNEL __launch_bounds__(THREADS, (Fit<FORMAT, rows>::BLOCKS)) name(const Matmul p) { \
+    matmul_wide<FORMAT, rows>(p);                                                \
   }
 #else
-#define WIDE(rows) \
-  KERNEL matmul_wide_##rows(const Matmul p) {}
+#define WIDE(rows, name, FORMAT) \
+  KERNEL name(const Matmul p) {}
 #endif
 
-WIDE(16)
-WIDE(32)
-WIDE(64)
-WIDE(128)
+WIDE(16, matmul_wide_16, Bf16)
+WIDE(32, matmul_wide_32, Bf16)
+WIDE(64, matmul_wide_64, Bf16)
+WIDE(128, matmul_wide_128, Bf16)
+WIDE(16, matmul_wide_fp8_16, Fp8)
+WIDE(32, matmul_wide_fp8_32, Fp8)
+WIDE(64, matmul_wide_fp8_64, Fp8)
+WIDE(128, matmul_wide_fp8_128, Fp8)

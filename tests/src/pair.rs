@@ -29,9 +29,19 @@ pub fn pair() -> &'static Pair {
 pub fn backend(activations: Activations, with_head: bool, pages: u32, lanes: u32) -> CpuBackend {
     let pair = pair();
     let head = with_head.then_some(&pair.head);
+    backend_of(&pair.model, head, activations, (pages, lanes))
+}
+
+/// The same of another model.
+pub fn backend_of(
+    model: &Model,
+    head: Option<&Head>,
+    activations: Activations,
+    (pages, lanes): (u32, u32),
+) -> CpuBackend {
     let new = |cores| {
         let options = CpuOptions { cores, activations, pages, rows_max: 1024, lanes, held_max: 8 };
-        CpuBackend::new(&pair.model, head, &options)
+        CpuBackend::new(model, head, &options)
     };
-    new(vec![0, 1]).or_else(|_| new(vec![0])).expect("the default pair fits")
+    new(vec![0, 1]).or_else(|_| new(vec![0])).expect("the model fits")
 }

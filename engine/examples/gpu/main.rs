@@ -5,8 +5,9 @@
 //!     gpu prompts [SHAPE...]                  prompts alone and beside texts, random weights
 //!     gpu switch [SHAPE...]                   drafts on and off ten times a second
 //!
-//! `gpu --gpus 0,1 ...` computes on these GPUs together. One that is named twice has two ranks: for
-//! `pair` alone, which then keeps to small steps.
+//! `gpu --quantization fp8 ...` stores weights in 8 bits. `gpu --gpus 0,1 ...` computes on these
+//! GPUs together. One that is named twice has two ranks: for `pair` alone, which then keeps to
+//! small steps.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its findings")]
 
@@ -20,26 +21,48 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use kernels::cuda::Card;
+use kernels::ops::matmul::Format;
+
+/// Where and how a model is laid out.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) cards: Vec<Card>,
+    pub(crate) weights: Format,
+}
+
+/// Takes the options off the front of the words.
+fn layout<'a>(mut args: &'a [&'a str]) -> Result<(Layout, &'a [&'a str]), Box<dyn Error>> {
+    let mut layout = Layout { cards: vec![Card::Number(0)], weights: Format::Bf16 };
+    loop {
+        match args {
+            ["--gpus", numbers, rest @ ..] => {
+                let numbers = numbers.split(',').map(str::parse);
+                let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
+                layout.cards = numbers.into_iter().map(Card::Number).collect();
+                args = rest;
+            }
+            ["--quantization", "fp8", rest @ ..] => (layout.weights, args) = (Format::Fp8, rest),
+            _ => return Ok((layout, args)),
+        }
+    }
+}
 
 fn run(args: &[String]) -> Result<bool, Box<dyn Error>> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (numbers, args) = match args.as_slice() {
-        ["--gpus", numbers, rest @ ..] => (*numbers, rest),
-        all => ("0", all),
-    };
-    let numbers: Vec<usize> = numbers.split(',').map(str::parse).collect::<Result<_, _>>()?;
-    let cards: Vec<Card> = numbers.into_iter().map(Card::Number).collect();
+    let (layout, args) = layout(&args)?;
     match args {
         ["pair", model, head, golden, rest @ ..] => {
             let prompts = rest.first().map_or(Ok(200), |it| it.parse())?;
-            pair::check(&cards, model.as_ref(), head.as_ref(), golden.as_ref(), prompts)
+            pair::check(&layout, model.as_ref(), head.as_ref(), golden.as_ref(), prompts)
         }
-        ["steps", wanted @ ..] => steps::time(&cards, wanted).map(|()| true),
-        ["prompts", wanted @ ..] => prompts::time(&cards, wanted).map(|()| true),
-        ["switch", wanted @ ..] => switch::time(&cards, wanted).map(|()| true),
-        _ => Err("usage: gpu [--gpus LIST] pair MODEL HEAD GOLDEN [PROMPTS] | \
+        ["steps", wanted @ ..] => steps::time(&layout, wanted).map(|()| true),
+        ["prompts", wanted @ ..] => prompts::time(&layout, wanted).map(|()| true),
+        ["switch", wanted @ ..] => switch::time(&layout, wanted).map(|()| true),
+        _ => {
+            Err("usage: gpu [--gpus LIST] [--quantization fp8] pair MODEL HEAD GOLDEN [PROMPTS] | \
                   steps [SHAPE...] [BATCH...] | prompts [SHAPE...] | switch [SHAPE...]"
-            .into()),
+                .into())
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use engine::backend::cuda::{CudaBackend, CudaOptions, Dummy};
 use engine::batch::sampling::Sampling;
 use engine::batch::step::Event;
 use engine::clock;
-use kernels::cuda::Card;
 
+use crate::Layout;
 use crate::drive::Drive;
 use crate::steps::{self, Shape};
 
@@ -19,16 +19,16 @@ const BESIDE: usize = 32;
 const BESIDE_ROWS: usize = 2048;
 
 /// Of the shapes that are named, or of all if none is.
-pub(crate) fn time(cards: &[Card], wanted: &[&str]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn time(layout: &Layout, wanted: &[&str]) -> Result<(), Box<dyn Error>> {
     for shape in steps::shapes(wanted) {
         for &rows in ROWS {
-            let mut drive = drive(cards, shape, rows)?;
+            let mut drive = drive(layout, shape, rows)?;
             drive.texts(&steps::prompts(shape, 2, rows), 2, 1, &Sampling::greedy())?;
             let ms = many(&mut drive, shape, rows)?;
             let rate = flops(shape, rows as f64, rows as f64 / 2.0) / ms / 1e9;
             println!("{} {rows} rows: {ms:.2} ms, {rate:.0} TFLOP/s", shape.name);
         }
-        let ms = beside(cards, shape)?;
+        let ms = beside(layout, shape)?;
         let (rows, slots) = ((BESIDE + BESIDE_ROWS) as f64, BESIDE_ROWS as f64 / 2.0);
         let rate = flops(shape, rows, slots) / ms / 1e9;
         println!(
@@ -47,10 +47,10 @@ fn flops(shape: &Shape, rows: f64, slots: f64) -> f64 {
     layers as f64 * rows * (2.0 * weights as f64 + attention)
 }
 
-fn drive(cards: &[Card], shape: &Shape, rows: usize) -> Result<Drive, Box<dyn Error>> {
+fn drive(layout: &Layout, shape: &Shape, rows: usize) -> Result<Drive, Box<dyn Error>> {
     let model = shape.model();
     let rows_max = u32::try_from(rows)?;
-    let options = CudaOptions { rows_max, records: false, ..steps::options(cards, 8192) };
+    let options = CudaOptions { rows_max, records: false, ..steps::options(layout, 8192) };
     let backend = CudaBackend::dummy(Dummy { model: &model, head: None }, &options)?;
     Ok(Drive::new(backend, 0))
 }
@@ -69,8 +69,8 @@ fn many(drive: &mut Drive, shape: &Shape, rows: usize) -> Result<f64, Box<dyn Er
 }
 
 /// The same while others decode in each step.
-fn beside(cards: &[Card], shape: &Shape) -> Result<f64, Box<dyn Error>> {
-    let mut drive = drive(cards, shape, BESIDE_ROWS + BESIDE)?;
+fn beside(layout: &Layout, shape: &Shape) -> Result<f64, Box<dyn Error>> {
+    let mut drive = drive(layout, shape, BESIDE_ROWS + BESIDE)?;
     for prompt in steps::prompts(shape, BESIDE, 16) {
         drive.submit(&prompt, 64, &Sampling::greedy())?;
     }

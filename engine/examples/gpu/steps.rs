@@ -7,8 +7,8 @@ use engine::backend::cuda::{CudaBackend, CudaOptions, Dummy, KvMemory};
 use engine::batch::sampling::Sampling;
 use engine::clock;
 use engine::model::{HeadConfig, ModelConfig, Rope};
-use kernels::cuda::Card;
 
+use crate::Layout;
 use crate::drive::{Drive, median_ms};
 
 const BATCHES: &[u32] = &[1, 8, 32, 64, 128, 256];
@@ -129,10 +129,11 @@ impl Shape {
 }
 
 /// For texts of up to `context_max` tokens.
-pub(crate) fn options(cards: &[Card], context_max: u32) -> CudaOptions {
+pub(crate) fn options(layout: &Layout, context_max: u32) -> CudaOptions {
     CudaOptions {
-        cards: cards.to_vec(),
+        cards: layout.cards.clone(),
         cache: None,
+        weights: layout.weights,
         memory: KvMemory::Pages(256 * 26 + 8),
         context_max,
         context_min: context_max,
@@ -146,7 +147,7 @@ pub(crate) fn options(cards: &[Card], context_max: u32) -> CudaOptions {
 }
 
 /// Of the shapes that are named, at the batches that are given; of all if there are none.
-pub(crate) fn time(cards: &[Card], wanted: &[&str]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn time(layout: &Layout, wanted: &[&str]) -> Result<(), Box<dyn Error>> {
     let (batches, names): (Vec<&str>, Vec<&str>) =
         wanted.iter().partition(|it| it.parse::<u32>().is_ok());
     let batches: Vec<u32> = batches.iter().filter_map(|it| it.parse().ok()).collect();
@@ -157,7 +158,7 @@ pub(crate) fn time(cards: &[Card], wanted: &[&str]) -> Result<(), Box<dyn Error>
             [("plain", 0, None), ("K = 0", 0, Some(&head)), ("K = 3", 3, Some(&head))]
         {
             let start = clock::now();
-            let options = options(cards, 400);
+            let options = options(layout, 400);
             let mut backend = CudaBackend::dummy(Dummy { model: &model, head }, &options)?;
             let built = clock::now() - start;
             backend.record_all(&[0, depth])?;

@@ -11,8 +11,8 @@ use engine::batch::ids::SeqId;
 use engine::batch::sampling::Sampling;
 use engine::clock;
 use engine::draft::{Ask, Drafter, Proposal};
-use kernels::cuda::Card;
 
+use crate::Layout;
 use crate::drive::Drive;
 use crate::steps::{self, Shape};
 
@@ -64,11 +64,11 @@ struct Middle {
 }
 
 /// Of the shapes that are named, or of all if none is.
-pub(crate) fn time(cards: &[Card], wanted: &[&str]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn time(layout: &Layout, wanted: &[&str]) -> Result<(), Box<dyn Error>> {
     for shape in steps::shapes(wanted) {
         let (model, head) = (shape.model(), shape.head());
         let dummy = Dummy { model: &model, head: Some(&head) };
-        let mut backend = CudaBackend::dummy(dummy, &steps::options(cards, 640))?;
+        let mut backend = CudaBackend::dummy(dummy, &steps::options(layout, 640))?;
         backend.record_all(&[0, 3])?;
         let when = Rc::new(Cell::new(When::Never));
         let drafter = Switching { when: Rc::clone(&when), start: clock::now() };

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kernels::cuda::{Card, DeviceError, Facts};
+use kernels::ops::matmul::Format;
 
 use self::rank::Rank;
 use self::ranks::{Follower, Order};
@@ -40,6 +41,8 @@ pub struct CudaOptions {
     /// Where kernels that were compiled at start are kept.
     pub cache: Option<PathBuf>,
     pub memory: KvMemory,
+    /// How weights are stored, but for the embedding and what makes the target's logits.
+    pub weights: Format,
     /// Longest text, in tokens; and the longest that there must be room for.
     pub context_max: u32,
     pub context_min: u32,

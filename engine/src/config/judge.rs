@@ -8,7 +8,9 @@ use kernels::ops::collective::RANKS_MAX;
 use crate::config::calibration::Calibration;
 use crate::config::raw::{Raw, Word};
 use crate::config::words::{fraction, layers, rates, table};
-use crate::config::{ConfigError, DepthRule, Device, LoadFormat, Memory, Mode, Until, size};
+use crate::config::{
+    ConfigError, DepthRule, Device, LoadFormat, Memory, Mode, Quantization, Until, size,
+};
 use crate::draft::DRAFTS_MAX;
 
 /// Reads words and keeps every mistake.
@@ -23,13 +25,22 @@ impl Judge {
     }
 
     /// What cores cannot do, and what several GPUs cannot.
-    pub(super) fn suits(&mut self, device: &Device, load_format: LoadFormat, shares_weights: bool) {
+    pub(super) fn suits(
+        &mut self,
+        device: &Device,
+        load_format: LoadFormat,
+        quantization: Quantization,
+        shares_weights: bool,
+    ) {
         let gpus = match device {
             Device::Cpu { .. } => 0,
             Device::Cuda { cards } => cards.len(),
         };
         if gpus == 0 && load_format == LoadFormat::Dummy {
             self.error("load-format", "dummy has a meaning only on a GPU");
+        }
+        if gpus == 0 && quantization == Quantization::Fp8 {
+            self.error("quantization", "fp8 has a meaning only on a GPU");
         }
         if gpus != 1 && shares_weights {
             self.error("share-weights", "has a meaning only on one GPU");

@@ -108,6 +108,9 @@ flags! {
     /// Where weights come from: auto (the files), or dummy (by chance, in the sizes of
     /// config.json), for speed tests on a GPU [default: auto]
     load_format: "FORMAT",
+    /// What becomes of weights on a GPU: none (bf16), or fp8 (e4m3 with a scale for each output:
+    /// half the memory, faster at small batches) [default: none]
+    quantization: "KIND",
     /// How tokens are made: baseline, eagle3 (needs --draft) or ngram [default: baseline]
     mode: "MODE",
     /// Directory of the EAGLE-3 draft head, or its id as with --model

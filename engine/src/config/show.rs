@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::config::{Activations, Config, Device, LoadFormat, Memory, Mode, UnknownFields, Until};
+use crate::config::{
+    Activations, Config, Device, LoadFormat, Memory, Mode, Quantization, UnknownFields, Until,
+};
 
 impl fmt::Display for Device {
     /// As the flag takes it.
@@ -20,6 +22,9 @@ impl fmt::Display for Config {
         writeln!(f, "model = {:?}", self.model.display().to_string())?;
         if self.load_format == LoadFormat::Dummy {
             writeln!(f, "load-format = \"dummy\"")?;
+        }
+        if self.quantization == Quantization::Fp8 {
+            writeln!(f, "quantization = \"fp8\"")?;
         }
         writeln!(f, "hub-cache = {:?}", self.hub_cache.display().to_string())?;
         writeln!(f, "mode = {:?}", self.mode.name())?;

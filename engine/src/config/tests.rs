@@ -34,7 +34,8 @@ fn a_gpu_has_defaults_of_its_own() {
 fn every_mistake_is_reported_at_once() {
     let words = "--mode eagle --running-max 0 --rows-max x --device gpu --activations i4 \
         --listen here --memory 1QB --memory-fraction 2 --unknown-fields drop --body-max 1 \
-        --context-max 1 --drain-seconds -1 --log-format xml --served-model-name a,";
+        --context-max 1 --drain-seconds -1 --log-format xml --served-model-name a, \
+        --quantization int4";
     let words = words.replace("--drain-seconds -1", "--drain-seconds=-1");
     let errors = config(&words).unwrap_err();
     for flag in [
@@ -52,6 +53,7 @@ fn every_mistake_is_reported_at_once() {
         "drain-seconds",
         "log-format",
         "served-model-name",
+        "quantization",
     ] {
         assert!(errors.contains(&format!("--{flag}: ")), "{flag} is missing in\n{errors}");
     }
@@ -70,6 +72,8 @@ fn flags_without_a_meaning_are_mistakes() {
     assert_eq!(errors.unwrap_err(), wanted);
     let errors = config("--model m --share-weights w").unwrap_err();
     assert_eq!(errors, "--share-weights: has a meaning only on one GPU\n");
+    let errors = config("--model m --quantization fp8").unwrap_err();
+    assert_eq!(errors, "--quantization: fp8 has a meaning only on a GPU\n");
     let errors = config("--model m --running-max 64 --rows-max 8").unwrap_err();
     assert!(errors.starts_with("--rows-max: 8 is less than running-max 64"), "{errors}");
 }
@@ -82,7 +86,7 @@ fn what_is_printed_gives_the_same_again() {
         "--model a --mode eagle3 --draft d --draft-max 0 --eagle-layers 2,15,27 --log debug \
          --draft-until 4:5,8:3 --simulate-acceptance 0.8,0.75 --served-model-name x,y/z \
          --context-max 4096 --activations f32 --log-format json --device cuda:0 \
-         --load-format dummy --share-weights /run/weights",
+         --load-format dummy --share-weights /run/weights --quantization fp8",
     ] {
         let first = config(words).unwrap();
         let file: Raw = toml::from_str(&first.to_string()).unwrap();

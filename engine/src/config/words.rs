@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kernels::cuda::Card;
 
-use crate::config::{Activations, Device, LoadFormat, UnknownFields, size};
+use crate::config::{Activations, Device, LoadFormat, Quantization, UnknownFields, size};
 
 pub(super) fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
@@ -103,6 +103,14 @@ pub(super) fn load_format(text: &str) -> Result<LoadFormat, String> {
         "auto" => Ok(LoadFormat::Auto),
         "dummy" => Ok(LoadFormat::Dummy),
         _ => Err("is not auto or dummy".to_owned()),
+    }
+}
+
+pub(super) fn quantization(text: &str) -> Result<Quantization, String> {
+    match text {
+        "none" => Ok(Quantization::None),
+        "fp8" => Ok(Quantization::Fp8),
+        _ => Err("is not none or fp8".to_owned()),
     }
 }
 

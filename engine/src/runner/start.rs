@@ -9,7 +9,7 @@ use crate::backend::cpu::{CpuBackend, CpuOptions, kv_bytes_per_page};
 use crate::batch::step::{Engine, Limits};
 use crate::clock;
 use crate::config::{
-    Activations, Config, DepthRule, Device, LoadFormat, Memory, Mode, Until, size,
+    Activations, Config, DepthRule, Device, LoadFormat, Memory, Mode, Quantization, Until, size,
 };
 use crate::draft::depth::Depth;
 use crate::draft::held::Held;
@@ -68,7 +68,10 @@ pub fn start(config: &Config) -> Result<Started, String> {
         context_max,
         scores_prompts: matches!(config.device, Device::Cpu { .. }),
         created: clock::unix_seconds(),
-        quantisation: model.quantisation(),
+        quantisation: match config.quantization {
+            Quantization::None => model.quantisation(),
+            Quantization::Fp8 => "fp8".to_owned(),
+        },
         device: device(&config.device),
         config: config.to_string(),
     };
@@ -176,6 +179,7 @@ fn numbers(activations: Activations) -> kernels::cpu::Activations {
 /// Equal for engines whose texts are equal: the mode is not part of it.
 fn fingerprint(config: &Config, model: &str) -> String {
     let arithmetic = match (&config.device, config.activations) {
+        (Device::Cuda { .. }, _) if config.quantization == Quantization::Fp8 => "fp8",
         (Device::Cuda { .. }, _) => "bf16",
         (Device::Cpu { .. }, Activations::F32) => "f32",
         (Device::Cpu { .. }, Activations::Int8) => "int8",

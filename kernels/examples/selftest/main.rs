@@ -1,11 +1,12 @@
 //! Compares every kernel with its reference on random inputs, then times them: `selftest [quick |
-//! compare | models | together | alone]`.
+//! compare | models | fp8 | together | alone]`.
 //!
 //! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
-//! compute-sanitizer; `compare` times nothing, `models` only whole steps. `together` is what two
-//! GPUs do, `alone` what one of them does when the other fails: it takes ten seconds and leaves
-//! the GPU's context unusable. Kernels compiled at start are kept where `XDG_CACHE_HOME` says.
-//! Exit code 1 when a comparison fails, 3 without a GPU.
+//! compute-sanitizer; `compare` times nothing. Without a comparison `models` times whole steps, and
+//! `fp8` everything with 8-bit weights. `together` is what two GPUs do, `alone` what one of them
+//! does when the other fails: it takes ten seconds and leaves the GPU's context unusable. Kernels
+//! compiled at start are kept where `XDG_CACHE_HOME` says. Exit code 1 when a comparison fails, 3
+//! without a GPU.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its findings")]
 
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kernels::cuda::{Card, Device, DeviceError};
+use kernels::ops::matmul::Format;
 
 /// What was compared and how it came out.
 #[derive(Debug, Default)]
@@ -60,10 +62,18 @@ impl Report {
 fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(|it| PathBuf::from(it).join("kernels"));
     let start = Instant::now();
-    let device = Arc::new(Device::open(&Card::Number(0), cache.as_deref())?);
+    let mut device = Device::open(&Card::Number(0), cache.as_deref())?;
     println!("opened in {:.2} s", start.elapsed().as_secs_f64());
     println!("{:?}, {} MiB free", device.facts(), device.memory_free()? >> 20);
-    let quick = what == "quick";
+    match what {
+        "fp8" => return timing::run(device, Format::Fp8),
+        "models" => {
+            let mut both = [Format::Bf16, Format::Fp8].into_iter();
+            return both.try_for_each(|format| timing::models(&mut device, format));
+        }
+        _ => {}
+    }
+    let (quick, device) = (what == "quick", Arc::new(device));
     match what {
         "alone" => return collective::alone(&device, report),
         "together" => {
@@ -80,8 +90,7 @@ fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
     let device = Arc::into_inner(device).expect("nobody else holds it any longer");
     match what {
         "quick" | "compare" => Ok(()),
-        "models" => timing::models(device),
-        _ => timing::run(device),
+        _ => timing::run(device, Format::Bf16),
     }
 }
 

@@ -3,7 +3,8 @@
 use kernels::cuda::{Device, DeviceError};
 use kernels::ops::block_values;
 use kernels::ops::matmul::{
-    self, Captured, Matrix, Out, Path, Rows, Scratch, cpu, cpu_gated, cpu_norm_scales, pack,
+    self, Captured, Format, Matrix, Out, Path, Rows, Scratch, cpu, cpu_gated, cpu_norm_scales,
+    round_fp8,
 };
 
 use crate::Report;
@@ -24,17 +25,22 @@ impl Case {
     fn new(
         device: &Device,
         random: &mut Random,
-        outputs: usize,
-        inputs: usize,
-        rows: usize,
+        format: Format,
+        (outputs, inputs, rows): (usize, usize, usize),
     ) -> Result<Self, DeviceError> {
-        let weights = random.floats(outputs * inputs, (inputs as f32).sqrt().recip());
-        let tiles = pack(outputs, inputs, |row, to| {
+        let mut weights = random.floats(outputs * inputs, (inputs as f32).sqrt().recip());
+        let words = format.pack(outputs, inputs, |row, to| {
             to.copy_from_slice(&weights[row * inputs..][..inputs]);
         });
-        let matrix = Matrix::upload(device, outputs, inputs, &tiles)?;
+        let words = device.upload(&words.expect("they are small"))?;
+        if format == Format::Fp8 {
+            // The reference multiplies what the codes are worth.
+            let rows = weights.chunks_exact_mut(inputs);
+            rows.for_each(|it| round_fp8(it).expect("they were packed"));
+        }
+        let matrix = Matrix::new(words, format, outputs, inputs);
         let x = random.floats(rows * inputs, 1.0);
-        let name = format!("{outputs} x {inputs}, {rows} rows");
+        let name = format!("{format:?} {outputs} x {inputs}, {rows} rows");
         Ok(Self { name, matrix, weights, x, rows })
     }
 
@@ -87,10 +93,12 @@ pub(crate) fn compare(
         (16_384, 64, 300),
     ];
     let shapes = if quick { &small[..] } else { &[small.as_slice(), &more].concat()[..] };
-    for &(outputs, inputs, rows) in shapes {
-        let case = Case::new(device, &mut random, outputs, inputs, rows)?;
-        paths_agree(device, report, &mut scratch, &case)?;
-        ends(device, report, &mut scratch, &case)?;
+    for format in [Format::Bf16, Format::Fp8] {
+        for &sizes in shapes {
+            let case = Case::new(device, &mut random, format, sizes)?;
+            paths_agree(device, report, &mut scratch, &case)?;
+            ends(device, report, &mut scratch, &case)?;
+        }
     }
     Ok(())
 }

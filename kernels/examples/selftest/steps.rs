@@ -3,7 +3,7 @@
 use kernels::cuda::{Device, DeviceError};
 use kernels::ops::draft::{self, InputNorms, InputRows, States};
 use kernels::ops::embed;
-use kernels::ops::matmul::{Matrix, pack};
+use kernels::ops::matmul::{Format, Matrix};
 use kernels::ops::rows::{
     CHAINED, CHOOSES, Entry, Extent, Lists, NONE, Step, StepSizes, StepWords, Wish,
 };
@@ -73,10 +73,11 @@ fn send(
 
 fn table(device: &Device) -> Result<(Matrix, Vec<f32>), DeviceError> {
     let values = Random::new(3).floats(VOCAB * HIDDEN, 1.0);
-    let tiles = pack(VOCAB, HIDDEN, |row, to| {
+    let words = Format::Bf16.pack(VOCAB, HIDDEN, |row, to| {
         to.copy_from_slice(&values[row * HIDDEN..][..HIDDEN]);
     });
-    Ok((Matrix::upload(device, VOCAB, HIDDEN, &tiles)?, values))
+    let words = device.upload(&words.expect("bf16 has a place for each"))?;
+    Ok((Matrix::new(words, Format::Bf16, VOCAB, HIDDEN), values))
 }
 
 fn embedding(device: &Device, report: &mut Report, step: &Step) -> Result<(), DeviceError> {

@@ -3,7 +3,7 @@
 mod model;
 
 use kernels::cuda::{Buffer, Device, DeviceError};
-use kernels::ops::matmul::{Matrix, Out, Path, Rows, Scratch, tile_words};
+use kernels::ops::matmul::{Format, Matrix, Out, Path, Rows, Scratch};
 use kernels::ops::{bf16, block_values};
 
 use crate::random::Random;
@@ -34,35 +34,26 @@ pub(crate) fn median_us(
 /// A matrix of random values, the same few million again and again.
 pub(crate) fn random_matrix(
     device: &Device,
+    format: Format,
     outputs: usize,
     inputs: usize,
 ) -> Result<Matrix, DeviceError> {
-    let values = Random::new(5).floats(1 << 20, (inputs as f32).sqrt().recip());
-    let words: Vec<u32> = values
-        .chunks_exact(2)
-        .map(|it| [it[0], it[1]].map(|it| u32::from(bf16::from_f32(it).to_bits())))
-        .map(|[low, high]| low | high << 16)
-        .collect();
-    let len = tile_words(outputs, inputs);
-    let mut tiles = device.zeros::<u32>(len)?;
-    for at in (0..len).step_by(words.len()) {
-        let part = words.len().min(len - at);
-        device.write(&mut tiles, at, &words[..part])?;
-    }
-    Ok(Matrix::from_tiles(tiles, outputs, inputs))
+    let mut random = Random::new(5);
+    let mut words = device.zeros::<u32>(format.words(outputs, inputs))?;
+    let deviation = (inputs as f32).sqrt().recip();
+    let draw = || (random.draw() >> 32) as u32;
+    format.fill_randomly(device, &mut words, (outputs, inputs), deviation, draw)?;
+    Ok(Matrix::new(words, format, outputs, inputs))
 }
 
-pub(crate) fn run(device: Device) -> Result<(), DeviceError> {
+pub(crate) fn run(mut device: Device, format: Format) -> Result<(), DeviceError> {
     copy(&device)?;
-    products(&device)?;
-    models(device)
+    products(&device, format)?;
+    models(&mut device, format)
 }
 
-pub(crate) fn models(mut device: Device) -> Result<(), DeviceError> {
-    for shape in model::SHAPES {
-        model::time(&mut device, shape)?;
-    }
-    Ok(())
+pub(crate) fn models(device: &mut Device, format: Format) -> Result<(), DeviceError> {
+    model::SHAPES.iter().try_for_each(|shape| model::time(device, shape, format))
 }
 
 fn copy(device: &Device) -> Result<(), DeviceError> {
@@ -129,14 +120,14 @@ impl Product {
     }
 }
 
-fn products(device: &Device) -> Result<(), DeviceError> {
+fn products(device: &Device, format: Format) -> Result<(), DeviceError> {
     let rows_max = ROWS.iter().copied().max().unwrap_or(1);
     let mut scratch = Scratch::new(device, rows_max)?;
     for &(name, outputs, inputs) in PRODUCTS {
         let bytes = (outputs * inputs * 2) as u64;
         let copies = usize::try_from(COLD_BYTES / bytes).expect("few").clamp(1, 200);
         let matrices: Vec<Matrix> = (0..copies)
-            .map(|_| random_matrix(device, outputs, inputs))
+            .map(|_| random_matrix(device, format, outputs, inputs))
             .collect::<Result<_, _>>()?;
         let values = Random::new(6).floats(rows_max * inputs, 1.0);
         let x = device.upload(&crate::random::rounded(&values))?;

@@ -106,7 +106,7 @@ pub fn input(
     assert!(rows.rows * hidden <= stream.len(), "a residual for each row");
     assert!(block_values(rows.rows, 2 * hidden) <= out.len(), "an input for each row");
     let args = InputArgs {
-        table: norms.table.tiles(),
+        table: norms.table.table(),
         token_norm: norms.token.read(),
         state_norm: norms.state.read(),
         rows: rows.states.read(),

@@ -26,7 +26,7 @@ pub fn launch(
         None => (0, 0),
     };
     let args = [
-        Arg::Address(table.tiles()),
+        Arg::Address(table.table()),
         Arg::Address(tokens.read()),
         Arg::Address(stream.write()),
         Arg::Address(rounded.write()),

@@ -6,11 +6,13 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
+pub use self::format::{Format, PackError, fp8, from_fp8, round_fp8, scale_word};
 pub use self::path::{Path, Wide};
 pub use self::reference::{cpu, cpu_gated, cpu_norm_scales};
 use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
+mod format;
 mod launch;
 mod path;
 mod reference;
@@ -32,48 +34,14 @@ const PLAIN_ROWS_MAX: usize = 64;
 /// Inputs between which slices are cut; 128 outputs of them are one run of memory.
 const UNIT: usize = 64;
 
-/// A matrix on the device, in tiles of 16 outputs x 16 inputs, each in the order in which the
-/// lanes of a warp hold it (PTX manual, `mma.m16n8k16`); see `tile_place` in `cu/base.cuh`.
+/// A matrix on the device.
 #[derive(Debug)]
 pub struct Matrix {
-    tiles: Buffer<u32>,
+    words: Buffer<u32>,
+    format: Format,
     outputs: usize,
     inputs: usize,
     slices: usize,
-}
-
-/// Word and half of element (output, input) of a matrix with `inputs` inputs.
-fn place(inputs: usize, output: usize, input: usize) -> (usize, usize) {
-    let (tile, row) = (output / TILE, output % TILE);
-    let (step, column) = (input / TILE, input % TILE);
-    let lane = row % 8 * 4 + column % 8 / 2;
-    let part = row / 8 + column / 8 * 2;
-    let unit = tile / TILES * (inputs / UNIT) + step / STEPS;
-    let tile = (unit * TILES + tile % TILES) * STEPS + step % STEPS;
-    (tile * TILE_WORDS + lane * 4 + part, column % 2)
-}
-
-/// Words of a matrix: outputs are rounded up to whole blocks.
-pub fn tile_words(outputs: usize, inputs: usize) -> usize {
-    outputs.next_multiple_of(BLOCK_OUTPUTS) * inputs / 2
-}
-
-/// Tiles of a matrix whose row `n` is written by `row(n, _)`; each is rounded to bf16.
-///
-/// `inputs` must be a multiple of 64.
-pub fn pack(outputs: usize, inputs: usize, mut row: impl FnMut(usize, &mut [f32])) -> Vec<u32> {
-    assert!(inputs.is_multiple_of(UNIT), "inputs come in units of 64");
-    let mut words = vec![0_u32; tile_words(outputs, inputs)];
-    let mut values = vec![0.0; inputs];
-    for output in 0..outputs {
-        row(output, &mut values);
-        for (input, pair) in values.chunks_exact(2).enumerate() {
-            let (low, high) = (bf16::from_f32(pair[0]), bf16::from_f32(pair[1]));
-            let (word, _) = place(inputs, output, 2 * input);
-            words[word] = u32::from(low.to_bits()) | u32::from(high.to_bits()) << 16;
-        }
-    }
-    words
 }
 
 /// Which rows of gate and up stand where in a matrix whose product is gated: of each 16 outputs
@@ -91,22 +59,11 @@ fn slices(outputs: usize, inputs: usize) -> usize {
 }
 
 impl Matrix {
-    /// `tiles` as [`pack`] makes them.
-    pub fn upload(
-        device: &Device,
-        outputs: usize,
-        inputs: usize,
-        tiles: &[u32],
-    ) -> Result<Self, DeviceError> {
-        let tiles = device.upload(tiles)?;
-        Ok(Self::from_tiles(tiles, outputs, inputs))
-    }
-
-    /// Takes tiles that are on the device already.
-    pub fn from_tiles(tiles: Buffer<u32>, outputs: usize, inputs: usize) -> Self {
+    /// Words as [`Format::pack`] makes them, which are on the device already.
+    pub fn new(words: Buffer<u32>, format: Format, outputs: usize, inputs: usize) -> Self {
         assert!(inputs.is_multiple_of(UNIT), "inputs come in units of 64");
-        assert_eq!(tiles.len(), tile_words(outputs, inputs), "the tiles are of this matrix");
-        Self { tiles, outputs, inputs, slices: slices(outputs, inputs) }
+        assert_eq!(words.len(), format.words(outputs, inputs), "the words are of this matrix");
+        Self { words, format, outputs, inputs, slices: slices(outputs, inputs) }
     }
 
     pub fn outputs(&self) -> usize {
@@ -118,11 +75,13 @@ impl Matrix {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.tiles.bytes()
+        self.words.bytes()
     }
 
-    pub(super) fn tiles(&self) -> u64 {
-        self.tiles.read()
+    /// Where its tiles are, for what reads single rows of them.
+    pub(super) fn table(&self) -> u64 {
+        assert_eq!(self.format, Format::Bf16, "rows are read as bf16");
+        self.words.read()
     }
 }
 
@@ -199,6 +158,7 @@ struct Args {
     sums: u64,
     arrivals: u64,
     scales: u64,
+    channels: u64,
     rows: u32,
     inputs: u32,
     outputs: u32,
@@ -295,7 +255,11 @@ impl Matrix {
                 "residual"
             }
         };
-        args.weights = self.tiles.read();
+        args.weights = self.words.read();
+        if self.format == Format::Fp8 {
+            let tiles = self.format.tile_words(self.outputs, self.inputs) * size_of::<u32>();
+            args.channels = args.weights + tiles as u64;
+        }
         args.rows = whole(rows);
         args.inputs = whole(self.inputs);
         args.outputs = whole(self.outputs);

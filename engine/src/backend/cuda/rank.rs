@@ -84,7 +84,8 @@ impl Rank {
     ) -> Result<Self, BackendError> {
         let Dummy { model, head: head_config } = sizes;
         let Seat { device, shard, ranks } = seat;
-        let source = Source { device: &device, tensors: tensors.0, shelf: None, shard };
+        let format = options.weights;
+        let source = Source { device: &device, tensors: tensors.0, shelf: None, shard, format };
         let positions = positions(options);
         let [rows_max, lanes] = [options.rows_max, options.lanes].map(|it| it as usize);
         let (target, shelf) = shelf::target(source, &device, model, options)?;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernels::cuda::{Buffer, Device, DeviceError, Shared};
+use kernels::ops::matmul::Format;
 
 pub(super) use self::exchange::Offer;
 use self::exchange::Turn;
@@ -89,7 +90,7 @@ fn of(
     options: &CudaOptions,
 ) -> Option<Shelf> {
     let dir = options.share.as_deref()?;
-    let key = key(device, model, tensors).map_err(|error| error.to_string());
+    let key = key(device, model, tensors, options.weights).map_err(|error| error.to_string());
     let shelf = key.and_then(|key| Shelf::open(device, dir, key));
     shelf.inspect_err(|why| tracing::warn!("weights are not shared: {why}")).ok()
 }
@@ -196,6 +197,7 @@ fn key(
     device: &Device,
     model: &ModelConfig,
     tensors: Option<&TensorMap>,
+    format: Format,
 ) -> Result<String, BackendError> {
     let mut hasher = DefaultHasher::new();
     for (name, tensor) in tensors.into_iter().flatten() {
@@ -207,7 +209,7 @@ fn key(
     shape.write(format!("{:?}", ModelConfig { name: String::new(), ..model.clone() }).as_bytes());
     let mut key = format!("{} {}", kernels::cuda::version(), device.identifier()?);
     let from = if tensors.is_some() { "read" } else { "random" };
-    write!(key, " {from} {:016x} {:016x}", shape.finish(), hasher.finish())
+    write!(key, " {from} {format:?} {:016x} {:016x}", shape.finish(), hasher.finish())
         .expect("a string takes all");
     Ok(key)
 }

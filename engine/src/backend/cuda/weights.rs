@@ -1,13 +1,12 @@
-//! Takes weights by name from what a loader gave, and lays them out for the GPU: bf16, in tiles,
-//! the weight of the norm before a matrix folded into it.
+//! Takes weights by name from what a loader gave, and lays them out for the GPU: bf16 or fp8, in
+//! tiles, the weight of the norm before a matrix folded into it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kernels::cuda::{Buffer, Device};
-use kernels::ops::bf16;
-use kernels::ops::matmul::{Matrix, gated_row, pack, tile_words};
+use kernels::ops::matmul::{Format, Matrix, gated_row};
 use kernels::quant::dequantize;
 
 use super::shard::Shard;
@@ -25,6 +24,8 @@ pub(super) struct Source<'a> {
     pub(super) shelf: Option<&'a RefCell<Shelf>>,
     /// Which part of them is this rank's.
     pub(super) shard: Shard,
+    /// How its matrices are stored.
+    pub(super) format: Format,
 }
 
 /// A matrix that is to be laid out: rows of all tensors, one after the other.
@@ -52,9 +53,6 @@ impl<'a> Part<'a> {
         Self { name, rows, take: 0..rows }
     }
 }
-
-/// Random words that are repeated to fill a matrix.
-const RANDOM_WORDS: usize = 1 << 20;
 
 impl Source<'_> {
     pub(super) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, BackendError> {
@@ -109,14 +107,14 @@ impl Source<'_> {
         if !inputs.is_multiple_of(64) {
             return Err(refused(name, "its inputs are no multiple of 64"));
         }
-        let (mut tiles, is_there) = self.place(name, tile_words(outputs, inputs))?;
+        let (mut words, is_there) = self.place(name, self.format.words(outputs, inputs))?;
         if !is_there {
-            self.fill(stack, outputs, from, &mut tiles)?;
+            self.fill(stack, outputs, from, &mut words)?;
         }
-        Ok(Matrix::from_tiles(tiles, outputs, inputs))
+        Ok(Matrix::new(words, self.format, outputs, inputs))
     }
 
-    /// Memory for the tiles of a matrix, and whether they stand there already.
+    /// Memory for the words of a matrix, and whether they stand there already.
     fn place(&self, name: &str, words: usize) -> Result<(Buffer<u32>, bool), BackendError> {
         match self.shelf {
             Some(shelf) => shelf.borrow_mut().place(name, words),
@@ -133,30 +131,29 @@ impl Source<'_> {
     ) -> Result<(), BackendError> {
         let Stack { parts, columns, inputs, norm } = stack;
         if self.tensors.is_none() {
-            return self.fill_randomly(inputs.len(), to);
+            return self.fill_randomly((outputs, inputs.len()), to);
         }
         let tensor = |part: &Part<'_>| self.tensor(part.name, (part.rows, *columns));
         let tensors: Vec<&Tensor> = parts.iter().map(tensor).collect::<Result<_, _>>()?;
-        let tiles = pack(outputs, inputs.len(), |output, row| {
+        let words = self.format.pack(outputs, inputs.len(), |output, row| {
             let (part, at) = from(output);
             read_row(tensors[part], parts[part].take.start + at, inputs, row);
             if let Some(norm) = norm {
                 row.iter_mut().zip(&norm[inputs.clone()]).for_each(|(it, norm)| *it *= norm);
             }
         });
-        Ok(self.device.write(to, 0, &tiles)?)
+        let words = words.map_err(|error| refused(parts[0].name, &error.to_string()))?;
+        Ok(self.device.write(to, 0, &words)?)
     }
 
-    fn fill_randomly(&self, inputs: usize, to: &mut Buffer<u32>) -> Result<(), BackendError> {
+    fn fill_randomly(
+        &self,
+        (outputs, inputs): (usize, usize),
+        to: &mut Buffer<u32>,
+    ) -> Result<(), BackendError> {
         let mut rng = fastrand::Rng::with_seed(7);
-        let scale = 2.0 * (3.0 / inputs as f32).sqrt();
-        let mut value = || u32::from(bf16::from_f32((rng.f32() - 0.5) * scale).to_bits());
-        let words: Vec<u32> = (0..RANDOM_WORDS).map(|_| value() | value() << 16).collect();
-        let len = to.len();
-        for at in (0..len).step_by(RANDOM_WORDS) {
-            self.device.write(to, at, &words[..RANDOM_WORDS.min(len - at)])?;
-        }
-        Ok(())
+        let (deviation, draw) = ((inputs as f32).sqrt().recip(), || rng.u32(..));
+        Ok(self.format.fill_randomly(self.device, to, (outputs, inputs), deviation, draw)?)
     }
 
     fn tensor(&self, name: &str, shape: (usize, usize)) -> Result<&Tensor, BackendError> {

@@ -1,12 +1,13 @@
 //! Lays a model out on a GPU, as a configuration asks.
 
 use kernels::cuda::Card;
+use kernels::ops::matmul::Format;
 
 use crate::backend::Backend;
 use crate::backend::cuda::{CudaBackend, CudaOptions, Dummy, KvMemory, kv_bytes_per_page};
 use crate::clock;
 use crate::config::raw::cache_home;
-use crate::config::{Config, DepthRule, LoadFormat, Memory, Mode, Until, size};
+use crate::config::{Config, DepthRule, LoadFormat, Memory, Mode, Quantization, Until, size};
 use crate::model::{Head, Model};
 
 /// The backend, ready to serve, and the longest text that it has room for.
@@ -31,6 +32,10 @@ pub(super) fn backend(
         memory: match config.memory {
             Memory::Bytes(bytes) => KvMemory::Bytes(bytes),
             Memory::Fraction(share) => KvMemory::Fraction(share),
+        },
+        weights: match config.quantization {
+            Quantization::None => Format::Bf16,
+            Quantization::Fp8 => Format::Fp8,
         },
         context_max,
         context_min: config.context_max.unwrap_or(super::CONTEXT_MIN).min(context_max),

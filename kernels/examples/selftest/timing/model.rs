@@ -2,7 +2,7 @@
 
 use kernels::cuda::{Buffer, Device, DeviceError};
 use kernels::ops::attend::{self, Attention};
-use kernels::ops::matmul::{self, Matrix, Out, Rows};
+use kernels::ops::matmul::{self, Format, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{CHOOSES, Entry, Extent, Lists, Step, StepSizes, StepWords, Wish};
 use kernels::ops::sample::{self, Choices, Logits};
@@ -82,11 +82,11 @@ struct Model {
     choices: Choices,
 }
 
-pub(crate) fn time(device: &mut Device, shape: &Shape) -> Result<(), DeviceError> {
+pub(crate) fn time(device: &mut Device, shape: &Shape, format: Format) -> Result<(), DeviceError> {
     let batches = [1, 8, 32, 64, 128, 256];
-    let mut model = build(device, shape, 1024)?;
+    let mut model = build(device, shape, format, 1024)?;
     println!(
-        "{} step, us (context {CONTEXT}); q = 1 plain order, q = 1, q = 4; parts at q = 1",
+        "{} {format:?} step, us (context {CONTEXT}); q = 1 plain order, q = 1, q = 4; parts",
         shape.name
     );
     for batch in batches {
@@ -160,22 +160,28 @@ fn lay(device: &Device, batch: usize, q: usize) -> Result<Step, DeviceError> {
     Ok(step)
 }
 
-fn build(device: &Device, shape: &Shape, rows: usize) -> Result<Model, DeviceError> {
+fn build(
+    device: &Device,
+    shape: &Shape,
+    format: Format,
+    rows: usize,
+) -> Result<Model, DeviceError> {
     let Shape { hidden, intermediate, heads, kv_heads, dim, vocab, .. } = *shape;
     let width = heads * dim;
+    let random = |outputs, inputs| random_matrix(device, format, outputs, inputs);
     let layer = |_| -> Result<Layer, DeviceError> {
         Ok(Layer {
-            qkv: random_matrix(device, (heads + 2 * kv_heads) * dim, hidden)?,
-            o: random_matrix(device, hidden, width)?,
-            gate_up: random_matrix(device, 2 * intermediate, hidden)?,
-            down: random_matrix(device, hidden, intermediate)?,
+            qkv: random((heads + 2 * kv_heads) * dim, hidden)?,
+            o: random(hidden, width)?,
+            gate_up: random(2 * intermediate, hidden)?,
+            down: random(hidden, intermediate)?,
         })
     };
     let frequencies: Vec<f32> = (0..dim / 2).map(|it| 0.9_f32.powf(it as f32)).collect();
     Ok(Model {
         shape: *shape,
         layers: (0..shape.layers).map(layer).collect::<Result<_, _>>()?,
-        head: random_matrix(device, vocab, hidden)?,
+        head: random_matrix(device, Format::Bf16, vocab, hidden)?,
         pages: Pages::new(device, shape.layers, 256 * (CONTEXT + 64) / 16, kv_heads, dim)?,
         turns: Turns::new(device, CONTEXT + 64, &frequencies)?,
         scratch: matmul::Scratch::new(device, rows)?,

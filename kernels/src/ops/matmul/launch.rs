@@ -1,12 +1,14 @@
 //! How a product is launched on each of its paths.
 
 use super::path::{Wide, broad_bytes};
-use super::{Args, BLOCK_OUTPUTS, FEW_MAX, Matrix, Scratch, TILE, UNIT};
+use super::{Args, BLOCK_OUTPUTS, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT};
 use crate::cuda::{Arg, Device, DeviceError, Grid};
 use crate::ops::whole;
 
-/// Units of a slice from which four of them are loaded ahead instead of two.
+/// Units of a slice from which twice as many of them are loaded ahead; and in 8 bits, whose units
+/// are half as large, where nothing is added to the stream.
 const DEEP_UNITS: usize = 32;
+const DEEP_UNITS_FP8: usize = 4;
 /// Bytes of a matrix after which the next kernel would be in the way if it started early.
 const EARLY_BYTES_MAX: u64 = 16 << 20;
 /// Rows of a block of the kernel that adds up slices.
@@ -26,11 +28,17 @@ impl Matrix {
         let columns = rows.next_power_of_two().clamp(8, FEW_MAX);
         let norm = if norm { "norm_" } else { "" };
         let tiles = self.outputs.div_ceil(TILE);
-        // Two tiles a warp halve what is read of x, where blocks enough are left.
-        let pairs = columns == 16 && 2 * scratch.multiprocessors <= tiles * self.slices / 8;
+        // Two tiles a warp halve what is read of x, where blocks enough are left; and the squares.
+        let is_fp8 = self.format == Format::Fp8;
+        let pays = 2 * scratch.multiprocessors <= tiles * self.slices / 8;
+        let pairs = columns == 16 && if is_fp8 { !norm.is_empty() } else { pays };
         // More weights under way make up for few warps, where each has enough to do.
-        let units = self.inputs / UNIT / self.slices;
-        let deep = columns == 8 && end == "residual" && DEEP_UNITS <= units;
+        let deep_units = match (end, is_fp8) {
+            ("residual", _) => DEEP_UNITS,
+            (_, true) => DEEP_UNITS_FP8,
+            (_, false) => usize::MAX,
+        };
+        let deep = columns == 8 && deep_units <= self.inputs / UNIT / self.slices;
         let (together, suffix) = match (pairs, deep) {
             (true, _) => (2, "x2"),
             (_, true) => (1, "deep"),
@@ -39,7 +47,8 @@ impl Matrix {
         let mut grid = Grid::new(1, 256);
         let blocks = tiles.div_ceil(together).div_ceil(8 / self.slices);
         grid.blocks = (whole(blocks), whole(rows.div_ceil(columns)), 1);
-        let kernel = format!("matmul_few{columns}{suffix}_{norm}{end}");
+        let format = self.format.suffix();
+        let kernel = format!("matmul_few{columns}{suffix}{format}_{norm}{end}");
         device.launch(&kernel, grid, &[Arg::value(&args)])
     }
 
@@ -66,7 +75,8 @@ impl Matrix {
         grid.blocks = (whole(row_tiles), whole(columns), whole(parts));
         // One part of one slice is a whole sum: nothing waits anywhere.
         let kind = if self.slices == parts { "split" } else { "many" };
-        device.launch(&format!("matmul_{kind}{width}_{end}"), grid, &[Arg::value(&args)])
+        let kernel = format!("matmul_{kind}{width}{}_{end}", self.format.suffix());
+        device.launch(&kernel, grid, &[Arg::value(&args)])
     }
 
     pub(super) fn launch_wide(
@@ -81,9 +91,9 @@ impl Matrix {
         args.sums = scratch.sums.write();
         let mut grid = Grid::new(1, 384);
         grid.blocks = (whole(blocks), 1, whole(wide.parts));
-        grid.shared_bytes = whole(wide.shared_bytes());
+        grid.shared_bytes = whole(wide.shared_bytes(self.format));
         let cluster = (1, 1, whole(wide.parts));
-        let kernel = format!("matmul_wide_{}", wide.rows);
+        let kernel = format!("matmul_wide{}_{}", self.format.suffix(), wide.rows);
         device.launch_clusters(&kernel, grid, cluster, &[Arg::value(&args)])
     }
 
@@ -99,13 +109,14 @@ impl Matrix {
         args.sums = scratch.sums.write();
         let jobs = self.jobs(width, rows);
         let mut grid = Grid::new(whole(jobs.min(scratch.multiprocessors)), 384);
-        grid.shared_bytes = whole(broad_bytes(width));
-        device.launch(&format!("matmul_broad_{width}"), grid, &[Arg::value(&args)])?;
+        grid.shared_bytes = whole(broad_bytes(self.format, width));
+        let format = self.format.suffix();
+        device.launch(&format!("matmul_broad{format}_{width}"), grid, &[Arg::value(&args)])?;
         if self.slices == 1 {
             return Ok(());
         }
         let mut grid = Grid::new(1, 256);
         grid.blocks = (whole(jobs / self.slices), whole(width / JOIN_ROWS), 1);
-        device.launch("matmul_join", grid, &[Arg::value(&args)])
+        device.launch(&format!("matmul_join{format}"), grid, &[Arg::value(&args)])
     }
 }

@@ -1,6 +1,6 @@
 //! Which kernel computes a product, for a matrix and a number of rows.
 
-use super::{BLOCK_OUTPUTS, FEW, FEW_MAX, Matrix, Scratch, TILE, UNIT};
+use super::{BLOCK_OUTPUTS, FEW, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT};
 
 /// What may be read of x, for each 16 outputs, and of weights, for each 64 rows, before wider
 /// blocks are better.
@@ -8,8 +8,13 @@ const FEW_BYTES_MAX: usize = 24 << 20;
 /// Outputs from which a sum in one slice is better in wide blocks for any number of rows above 8.
 const MANY_OUTPUTS: usize = 16_384;
 
-/// Rows up to which broad blocks are no better.
+/// The same for a sum in slices with no more outputs than inputs: its blocks wait for each other
+/// elsewhere. And rows up to which that is better whatever is read.
+const FEW_LONG_BYTES_MAX: usize = 48 << 20;
+const FEW_LONG: usize = 32;
+/// Rows up to which broad blocks are no better; and of sums in slices of 8-bit weights.
 const WIDE_ROWS_MAX: usize = 64;
+const WIDE_ROWS_MAX_FP8: usize = 32;
 
 /// How a product is computed. The result is the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,20 +60,33 @@ impl Wide {
     }
 
     /// Stages of weights and x, and two barriers for each.
-    pub(super) fn shared_bytes(self) -> usize {
-        let stages = match self.rows {
-            32 => 5,
-            16 | 128 => 6,
-            _ => 4,
+    pub(super) fn shared_bytes(self, format: Format) -> usize {
+        let stages = match (format, self.rows) {
+            (Format::Bf16, 32) => 5,
+            (Format::Bf16, 16 | 128) => 6,
+            (Format::Bf16, _) => 4,
+            (Format::Fp8, 16) => 10,
+            (Format::Fp8, 64) => 6,
+            (Format::Fp8, _) => 8,
         };
-        stages * ((BLOCK_OUTPUTS + self.rows) * UNIT * 2 + 16)
+        stages * (stage_bytes(format) + self.rows * UNIT * 2 + 16)
     }
 }
 
 /// Stages of weights and x, each with its two barriers, of blocks of so many rows.
-pub(super) fn broad_bytes(width: usize) -> usize {
-    let (weights, x) = if width == 256 { (6, 4) } else { (7, 7) };
-    weights * (BLOCK_OUTPUTS * UNIT * 2 + 16) + x * (width * UNIT * 2 + 16)
+pub(super) fn broad_bytes(format: Format, width: usize) -> usize {
+    let (weights, x) = match (format, width) {
+        (Format::Bf16, 256) => (6, 4),
+        (Format::Bf16, _) => (7, 7),
+        (Format::Fp8, 256) => (8, 5),
+        (Format::Fp8, _) => (8, 10),
+    };
+    weights * (stage_bytes(format) + 16) + x * (width * UNIT * 2 + 16)
+}
+
+/// Bytes of a unit of a block's weights.
+fn stage_bytes(format: Format) -> usize {
+    format.tile_words(BLOCK_OUTPUTS, UNIT) * size_of::<u32>()
 }
 
 impl Matrix {
@@ -116,7 +134,10 @@ impl Matrix {
         let rows_read = self.outputs.div_ceil(TILE) * width + self.outputs;
         let bytes = rows.div_ceil(width) * rows_read * self.inputs * 2;
         let many = scratch.hopper && MANY_OUTPUTS <= self.outputs && self.slices == 1;
-        if rows <= 8 || !many && (rows <= FEW || bytes <= FEW_BYTES_MAX) {
+        let is_long = 1 < self.slices && self.outputs <= self.inputs;
+        let (few, bytes_max) =
+            if is_long { (FEW_LONG, FEW_LONG_BYTES_MAX) } else { (FEW, FEW_BYTES_MAX) };
+        if rows <= 8 || !many && (rows <= few || bytes <= bytes_max) {
             return Path::Few;
         }
         if !scratch.hopper {
@@ -137,7 +158,11 @@ impl Matrix {
         let width = if rows <= BROAD[0] { BROAD[0] } else { BROAD[1] };
         let each_at_once = self.jobs(width, rows) <= scratch.multiprocessors;
         let fits = self.slices == 1 || each_at_once && self.can_broad(scratch, width, rows);
-        (WIDE_ROWS_MAX < rows && fits).then_some(width)
+        let wide = match self.format {
+            Format::Fp8 if 1 < self.slices => WIDE_ROWS_MAX_FP8,
+            _ => WIDE_ROWS_MAX,
+        };
+        (wide < rows && fits).then_some(width)
     }
 
     /// The widest blocks that have enough of the card, sums shared as far as all blocks fit it.
