@@ -61,13 +61,17 @@ DEV float divide(float sum, float weights) {
 template <int HEAD, int THREADS>
 DEV void copy_keys(bf16* to, const Attend& p, const u32* pages, int kv_head, int is_v, int key0,
                    int end) {
+  // Eight rows or a multiple at once: a thread's chunk is turned alike in all.
+  const int rows = THREADS / (HEAD / 8), first = threadIdx.x / (HEAD / 8);
+  const int chunk = threadIdx.x % (HEAD / 8), within = within_slot(first, chunk * 8);
+  static_assert(rows % 8 == 0, "lines are turned by their number in eight");
+  bf16* at = chunk_at<HEAD>(to, first, chunk);
 #pragma unroll
-  for (int i = threadIdx.x; i < KEYS * (HEAD / 8); i += THREADS) {
-    int row = i / (HEAD / 8), chunk = i % (HEAD / 8), key = key0 + row;
-    bool take = key < end;
-    u32 page = take ? pages[key / PAGE] : 0;
-    size_t slot = slot_of(p.rope, page, is_v, kv_head, key, HEAD);
-    copy_async(chunk_at<HEAD>(to, row, chunk), p.rope.layer + slot + chunk * 8, take);
+  for (int done = 0; done < KEYS; done += rows, at += rows * HEAD) {
+    const int key = key0 + done + first;
+    const bool take = key < end;
+    const u32 page = take ? pages[key / PAGE] : 0;
+    copy_async(at, p.rope.layer + slot_of(p.rope, page, is_v, kv_head, key, HEAD) + within, take);
   }
 }
 

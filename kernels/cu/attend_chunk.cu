@@ -40,7 +40,8 @@ DEV void copy_chunk(bf16* to, const Attend& p, const Text& text, int kv_head, in
     const int row = first + within;
     const u32 its_page = __shfl_sync(FULL, page, row / PAGE);
     size_t slot = slot_of(p.rope, its_page, is_v, kv_head, row, HEAD);
-    copy_async(chunk_at<HEAD>(to, row, at), p.rope.layer + slot + at * 8, row < there);
+    const bf16* from = p.rope.layer + slot + within_slot(row, at * 8);
+    copy_async(chunk_at<HEAD>(to, row, at), from, row < there);
   }
   copies_commit();
 }

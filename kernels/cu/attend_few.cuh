@@ -146,8 +146,10 @@ DEV void turn_rows(bf16* q, bf16 (&own)[2][ROWS_MAX * HEAD], const Attend& p, co
       int is_v = within - p.group;
       turned.store(own[is_v] + at * HEAD);
       u32 page = __shfl_sync(FULL, text.own_page, at);
-      if (!is_there || !keeps(position)) continue;
-      turned.store(p.rope.layer + slot_of(p.rope, page, is_v, kv_head, position, HEAD));
+      // A slot before the first that exists is read, too, with a weight of zero.
+      if (text.rows <= at || !keeps(position)) continue;
+      turned.store(p.rope.layer + slot_of(p.rope, page, is_v, kv_head, position, HEAD),
+                   [&](int value) { return within_slot(position, value); });
     }
   }
 }

@@ -3,7 +3,7 @@
 // A block takes 128 packed rows (row, query head) that share a kv head; a warp takes 16 of them
 // and all of head_dim. Queries, keys and values were turned by `rope`. The arithmetic is that of
 // `attend_few`, see attend.cuh.
-#include "attend.cuh"
+#include "attend_many.cuh"
 
 #define THREADS 256
 #define STAGES 2
@@ -13,49 +13,6 @@ struct Shared {
   bf16 k[STAGES][KEYS * HEAD];
   bf16 v[STAGES][KEYS * HEAD];
   bf16 q[8 * 16 * HEAD];
-};
-
-// What a lane knows of its rows, l/4 and l/4 + 8 of the warp's 16.
-template <int HEAD>
-struct Part {
-  float most[2];
-  float weights[4];
-  float sums[HEAD / 8][4];
-
-  MEMBER void clear() {
-    most[0] = most[1] = NEGATIVE_INFINITY;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) weights[i] = 0.0f;
-#pragma unroll
-    for (int column = 0; column < HEAD / 8; ++column)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[column][i] = 0.0f;
-  }
-
-  MEMBER void scale(int half, float by) {
-#pragma unroll
-    for (int i = half * 2; i < half * 2 + 2; ++i) {
-      weights[i] *= by;
-#pragma unroll
-      for (int column = 0; column < HEAD / 8; ++column) sums[column][i] *= by;
-    }
-  }
-
-  MEMBER void add(const Part& other, float scale) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float mine, theirs;
-      most[half] = merge_most(most[half], other.most[half], scale, mine, theirs);
-#pragma unroll
-      for (int i = half * 2; i < half * 2 + 2; ++i) {
-        weights[i] = merge(weights[i], mine, other.weights[i], theirs);
-#pragma unroll
-        for (int column = 0; column < HEAD / 8; ++column) {
-          sums[column][i] = merge(sums[column][i], mine, other.sums[column][i], theirs);
-        }
-      }
-    }
-  }
 };
 
 template <int HEAD>
@@ -79,33 +36,6 @@ DEV void score(float (&scores)[8][4], Shared<HEAD>& s, int stage) {
 }
 
 template <int HEAD>
-DEV void weigh(float (&scores)[8][4], Part<HEAD>& part, const int (&ends)[2], int key0,
-               const Attend& p) {
-  const int lane = threadIdx.x % WARP;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float most = part.most[half];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      int key = key0 + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      float& value = scores[i / 2][half * 2 + i % 2];
-      if (key < p.rope.behind || ends[half] <= key) value = NEGATIVE_INFINITY;
-      most = fmaxf(most, value);
-    }
-    most = fmaxf(most, __shfl_xor_sync(FULL, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(FULL, most, 2));
-    float base = base_of(most, p.scale_log2);
-    part.scale(half, shrink(part.most[half], most, p.scale_log2));
-    part.most[half] = most;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float& value = scores[i / 2][half * 2 + i % 2];
-      value = weight_of(value, p.scale_log2, base);
-    }
-  }
-}
-
-template <int HEAD>
 DEV void add_values(const float (&weights)[8][4], Part<HEAD>& part, Shared<HEAD>& s, int stage) {
   const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -120,8 +50,8 @@ DEV void add_values(const float (&weights)[8][4], Part<HEAD>& part, Shared<HEAD>
       u32 b[4];
       int key = step * 16 + lane / 8 % 2 * 8 + lane % 8;
       load_tiles_transposed(b, chunk_at<HEAD>(s.v[stage], key, pair * 2 + lane / 16));
-      mma(part.sums[pair * 2], a, b[0], b[1]);
-      mma(part.sums[pair * 2 + 1], a, b[2], b[3]);
+      mma(&part.sums[pair * 8], a, b[0], b[1]);
+      mma(&part.sums[pair * 8 + 4], a, b[2], b[3]);
     }
   }
 }
@@ -131,7 +61,7 @@ template <int HEAD>
 DEV void attend_many(const Attend& p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared<HEAD>& s = *(Shared<HEAD>*)memory;
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, kv_head = blockIdx.y;
+  const int warp = threadIdx.x / WARP, kv_head = blockIdx.y;
   wait_for_previous();
   let_next_start();
   const uint2 span = p.spans[blockIdx.x];
@@ -148,11 +78,7 @@ DEV void attend_many(const Attend& p) {
   copy_keys<HEAD, THREADS>(s.v[0], p, pages, kv_head, 1, 0, keys);
   copies_commit();
   int ends[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    int row = warp * 16 + half * 8 + lane / 4;
-    ends[half] = row < rows ? p.rope.positions[span.x + row / p.group] + 1 : 0;
-  }
+  find_ends(ends, p, span, warp);
   Part<HEAD> part, total;
   part.clear();
   total.clear();
@@ -173,18 +99,7 @@ DEV void attend_many(const Attend& p) {
     }
     stage ^= 1;
   }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    int row = warp * 16 + half * 8 + lane / 4;
-    if (rows <= row) continue;
-#pragma unroll
-    for (int column = 0; column < HEAD / 8; ++column) {
-      const float* pair = &total.sums[column][half * 2];
-      float weights = total.weights[half * 2];
-      bf16* out = out_of<HEAD>(p, span.x, kv_head, row, column * 8 + lane % 4 * 2);
-      *(u32*)out = pack_bf16(divide(pair[0], weights), divide(pair[1], weights));
-    }
-  }
+  store_rows(p, total, span, kv_head, warp);
 }
 
 KERNEL __launch_bounds__(THREADS, 1) attend_many_64(const Attend p) { attend_many<64>(p); }

@@ -9,16 +9,22 @@ DEV void rope(const Rope& p) {
   let_next_start();
   const int row = blockIdx.x, head_dim = 2 * PAIRS * WARP;
   const int position = p.positions[row];
-  if (position < p.behind) return;
+  if (position < 0) return;
   const u32 page = p.pages[(size_t)p.lanes[row] * p.pages_max + position / PAGE];
   const int heads = p.heads + 2 * p.kv_heads;
   for (int head = threadIdx.x / WARP; head < heads; head += blockDim.x / WARP) {
-    bf16* to = p.q + ((size_t)row * p.heads + head) * head_dim;
-    if (p.heads <= head) {
-      int is_v = head >= p.heads + p.kv_heads, kv_head = (head - p.heads) % p.kv_heads;
-      to = p.layer + slot_of(p, page, is_v, kv_head, position, head_dim);
+    // A slot before the first that exists is read, too, with a weight of zero.
+    Head<PAIRS> turned = {};
+    if (p.behind <= position) {
+      turned = turned_head(p, raw_head<PAIRS>(p, row, position, head), head);
     }
-    turned_head(p, raw_head<PAIRS>(p, row, position, head), head).store(to);
+    if (head < p.heads) {
+      turned.store(p.q + ((size_t)row * p.heads + head) * head_dim);
+      continue;
+    }
+    const int is_v = head >= p.heads + p.kv_heads, kv_head = (head - p.heads) % p.kv_heads;
+    turned.store(p.layer + slot_of(p, page, is_v, kv_head, position, head_dim),
+                 [&](int at) { return within_slot(position, at); });
   }
 }
 

@@ -29,12 +29,16 @@ struct Head {
   float low[PAIRS];
   float high[PAIRS];
 
-  MEMBER void store(bf16* to) const {
+  // `place(i)`: where value i goes.
+  template <class Place> MEMBER void store(bf16* to, Place place) const {
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
-      to[i * WARP + threadIdx.x % WARP] = to_bf16(low[i]);
-      to[(PAIRS + i) * WARP + threadIdx.x % WARP] = to_bf16(high[i]);
+      to[place(i * WARP + threadIdx.x % WARP)] = to_bf16(low[i]);
+      to[place((PAIRS + i) * WARP + threadIdx.x % WARP)] = to_bf16(high[i]);
     }
+  }
+  MEMBER void store(bf16* to) const {
+    store(to, [](int at) { return at; });
   }
 };
 
@@ -99,8 +103,13 @@ DEV Head<PAIRS> turned_head(const Rope& p, const Raw<PAIRS>& raw, int head) {
 }
 
 // Where a layer's pages hold keys (0) or values (1) of a position: page after page, keys then
-// values, head after head, 16 tokens of head_dim each.
+// values, head after head, then 64 values of 16 tokens each, and the next 64. They lie as tensor
+// cores want them in shared memory: of a token's eight chunks of 8, each is turned by the position.
 DEV size_t slot_of(const Rope& p, u32 page, int is_v, int kv_head, int position, int head_dim) {
   size_t line = ((size_t)page * 2 + is_v) * p.kv_heads + kv_head;
-  return (line * PAGE + position % PAGE) * head_dim;
+  return line * PAGE * head_dim + position % PAGE * 64;
+}
+// Value `at` of it, from there.
+DEV int within_slot(int position, int at) {
+  return at / 64 * (PAGE * 64) + (at % 64 / 8 ^ position % 8) * 8 + at % 8;
 }

@@ -3,7 +3,7 @@
 // A warp of the four holds 16 rows of a and d as for `mma`; column tile t is d[4 t ..]. b lies in
 // blocks of 8 x 8: the next along the inputs 128 bytes on, the next along the columns 1,024.
 #pragma once
-#include "base.cuh"
+#include "bulk.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER 1
@@ -24,7 +24,7 @@ template <int LATER> DEV void wgmma_wait() {
 #define F32(d, i) F16(d, i), F16(d, i + 16)
 #define F64(d, i) F32(d, i), F32(d, i + 32)
 
-// `adds`: whether d is added to, or overwritten.
+// `adds`: whether d is added to, or overwritten. TRANSPOSED: b lies along the columns.
 DEV void wgmma(float (&d)[8], uint4 a, u64 b, int adds) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %13, 0; "
@@ -43,16 +43,18 @@ DEV void wgmma(float (&d)[16], uint4 a, u64 b, int adds) {
       : F16(d, 0)
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(adds));
 }
+template <int TRANSPOSED = 0>
 DEV void wgmma(float (&d)[32], uint4 a, u64 b, int adds) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %37, 0; "
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 0; }"
+      "{%32, %33, %34, %35}, %36, p, 1, 1, %38; }"
       : F32(d, 0)
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(adds));
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(adds), "n"(TRANSPOSED));
 }
+template <int TRANSPOSED = 0>
 DEV void wgmma(float (&d)[64], uint4 a, u64 b, int adds) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %69, 0; "
@@ -61,9 +63,9 @@ DEV void wgmma(float (&d)[64], uint4 a, u64 b, int adds) {
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, "
       "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "
       "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 0; }"
+      "{%64, %65, %66, %67}, %68, p, 1, 1, %70; }"
       : F64(d, 0)
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(adds));
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(adds), "n"(TRANSPOSED));
 }
 DEV void wgmma(float (&d)[128], uint4 a, u64 b, int adds) {
   asm volatile(
@@ -86,43 +88,6 @@ DEV void wgmma(float (&d)[128], uint4 a, u64 b, int adds) {
 template <int N> DEV void hold(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// ---- barriers in shared memory, and bulk copies that arrive at them
-
-DEV void barrier_init(u64* barrier, u32 count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(count)
-               : "memory");
-}
-DEV void barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-DEV void barrier_arrive(u64* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-               : "memory");
-}
-DEV void barrier_expect(u64* barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-DEV void barrier_wait(u64* barrier, u32 parity) {
-  u32 done = 0;
-  while (!done) {
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-        "selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
-  }
-}
-DEV void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
 }
 
 // ---- clusters: blocks that run at the same time and reach each other's shared memory

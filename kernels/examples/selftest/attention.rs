@@ -1,7 +1,7 @@
 //! Rotary embedding, pages and attention: against the reference, and one kernel against the other.
 
 use kernels::cuda::{Device, DeviceError};
-use kernels::ops::attend::{Attention, FewBy, Scratch, blocks_of_rows, cpu};
+use kernels::ops::attend::{Attention, FewBy, ManyBy, Scratch, blocks_of_rows, cpu};
 use kernels::ops::rope::{self, HeadNorms, Pages, Places, Rotation, Turns, cpu_turn};
 use kernels::ops::rows::{Entry, Extent, Lists, Step, StepSizes, StepWords, Wish};
 use kernels::ops::{bf16, block_values};
@@ -46,11 +46,16 @@ pub(crate) fn compare(
             behind: 0,
         },
         Case { heads: 4, kv_heads: 1, dim: 128, sequences: vec![(300, 2), (5, 8)], behind: 0 },
+        Case { heads: 4, kv_heads: 1, dim: 128, sequences: vec![(300, 2), (62, 4)], behind: 0 },
         Case { heads: 9, kv_heads: 3, dim: 64, sequences: vec![(0, 2), (40, 1)], behind: 1 },
     ];
     if !quick {
         let sequences = vec![(1000, 4), (255, 4), (256, 1), (0, 8), (511, 2), (62, 3)];
         for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 64), (32, 8, 128), (8, 8, 128)] {
+            cases.push(Case { heads, kv_heads, dim, sequences: sequences.clone(), behind: 0 });
+        }
+        let sequences = vec![(1000, 4), (255, 4), (252, 4), (0, 1), (0, 4), (511, 2), (62, 3)];
+        for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128)] {
             cases.push(Case { heads, kv_heads, dim, sequences: sequences.clone(), behind: 0 });
         }
     }
@@ -64,22 +69,20 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
     let mut setting = set(device, case)?;
     let all: Vec<Shape> = case.sequences.iter().map(|&(before, rows)| (0, before + rows)).collect();
     // Everything in one go by the kernel for many rows, then the last rows again by the other.
-    let many = attend(device, case, &mut setting, &all, Kernel::Many)?;
+    let many = attend(device, case, &mut setting, &all, Kernel::Many(ManyBy::Plain))?;
     let name = format!("{}/{} x {}, behind {}", case.heads, case.kv_heads, case.dim, case.behind);
     check_against_cpu(report, &name, case, &setting, &many);
+    if device.facts().capability == (9, 0) {
+        forget(device, case, &mut setting, &vec![(0, 0); case.sequences.len()])?;
+        let wide = attend(device, case, &mut setting, &all, Kernel::Many(ManyBy::Wide))?;
+        report.same(&format!("many(Wide) = many {name}"), &wide, &many);
+    }
     let width = case.heads * case.dim;
     let mut want = Vec::new();
     let mut first = 0;
     for &(before, rows) in &case.sequences {
         want.extend_from_slice(&many[(first + before) * width..][..rows * width]);
         first += before + rows;
-    }
-    for by in [FewBy::Tile, FewBy::Chunk] {
-        for blocks in [1, 2, 7] {
-            let kernel = Kernel::Few(by, blocks);
-            let few = attend(device, case, &mut setting, &case.sequences, kernel)?;
-            report.same(&format!("few({by:?}, {blocks}) = many {name}"), &few, &want);
-        }
     }
     let ones: Vec<Shape> =
         case.sequences.iter().map(|&(before, rows)| (before + rows - 1, 1)).collect();
@@ -89,9 +92,40 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
         end += before + rows;
         want_last.extend_from_slice(&many[(end - 1) * width..][..width]);
     }
-    for by in [FewBy::Tile, FewBy::Chunk] {
-        let last = attend(device, case, &mut setting, &ones, Kernel::Few(by, 3))?;
-        report.same(&format!("one row, {by:?} = many {name}"), &last, &want_last);
+    for (by, blocks) in ways() {
+        forget(device, case, &mut setting, &case.sequences)?;
+        let few = attend(device, case, &mut setting, &case.sequences, Kernel::Few(by, blocks))?;
+        report.same(&format!("few({by:?}, {blocks}) = many {name}"), &few, &want);
+        // The keys and values that it put to the pages.
+        let last = attend(device, case, &mut setting, &ones, Kernel::Few(FewBy::Tile, 1))?;
+        report.same(&format!("after few({by:?}, {blocks}) {name}"), &last, &want_last);
+    }
+    for (by, blocks) in ways() {
+        forget(device, case, &mut setting, &ones)?;
+        let last = attend(device, case, &mut setting, &ones, Kernel::Few(by, blocks))?;
+        report.same(&format!("one row, {by:?}, {blocks} = many {name}"), &last, &want_last);
+    }
+    Ok(())
+}
+
+/// Kernels for few rows, and the blocks that share a sequence.
+fn ways() -> impl Iterator<Item = (FewBy, usize)> {
+    [1, 2, 7].into_iter().flat_map(|blocks| [(FewBy::Tile, blocks), (FewBy::Chunk, blocks)])
+}
+
+/// Leaves in the pages what was there before the step, and what is not a number elsewhere.
+fn forget(
+    device: &Device,
+    case: &Case,
+    setting: &mut Setting,
+    shapes: &[Shape],
+) -> Result<(), DeviceError> {
+    let memory = setting.pages.memory_mut();
+    let nothing = poison(memory.len());
+    device.write(memory, 0, &nothing)?;
+    let before: Vec<Shape> = shapes.iter().map(|&(before, _)| (0, before)).collect();
+    if before.iter().any(|it| 0 < it.1) {
+        attend(device, case, setting, &before, Kernel::Many(ManyBy::Plain))?;
     }
     Ok(())
 }
@@ -134,7 +168,7 @@ fn set(device: &Device, case: &Case) -> Result<Setting, DeviceError> {
 
 #[derive(Clone, Copy)]
 enum Kernel {
-    Many,
+    Many(ManyBy),
     Few(FewBy, usize),
 }
 
@@ -162,7 +196,7 @@ fn attend(
     let rows = words.rows();
     let spans: Vec<[u32; 2]> = match kernel {
         Kernel::Few(..) => words.entries().iter().map(|it| [it.row, it.fed]).collect(),
-        Kernel::Many => {
+        Kernel::Many(_) => {
             let group = case.heads / case.kv_heads;
             words.entries().iter().flat_map(|it| blocks_of_rows(it.row, it.fed, group)).collect()
         }
@@ -185,7 +219,7 @@ fn attend(
     let mut out = device.upload(&poison(block_values(rows, width)))?;
     let spans_on = device.upload(&spans)?;
     let mut q = device.upload(&poison(rows * width))?;
-    if matches!(kernel, Kernel::Many) {
+    if matches!(kernel, Kernel::Many(_)) {
         rotation.rotate(device, step, places, (&mut setting.pages, 1), &mut q)?;
     }
     let attention = Attention {
@@ -198,7 +232,7 @@ fn attend(
         out: &mut out,
     };
     match kernel {
-        Kernel::Many => attention.many(device, step, &q)?,
+        Kernel::Many(by) => attention.many_by(by, device, step, &q)?,
         Kernel::Few(by, blocks) => {
             let most = shapes.iter().map(|it| it.1).max().unwrap_or(1);
             let packed = most * (case.heads / case.kv_heads);

@@ -1,5 +1,5 @@
 //! Compares every kernel with its reference on random inputs, then times them: `selftest [quick |
-//! compare | models | fp8 | together | alone]`.
+//! compare | models [SHAPE] | fp8 | together | alone]`.
 //!
 //! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
 //! compute-sanitizer; `compare` times nothing. Without a comparison `models` times whole steps, and
@@ -18,6 +18,7 @@ mod sampling;
 mod steps;
 mod timing;
 
+use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ impl Report {
 
 #[expect(clippy::disallowed_methods, reason = "a program of its own, which times its start")]
 fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(|it| PathBuf::from(it).join("kernels"));
+    let cache = env::var_os("XDG_CACHE_HOME").map(|it| PathBuf::from(it).join("kernels"));
     let start = Instant::now();
     let mut device = Device::open(&Card::Number(0), cache.as_deref())?;
     println!("opened in {:.2} s", start.elapsed().as_secs_f64());
@@ -68,8 +69,8 @@ fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
     match what {
         "fp8" => return timing::run(device, Format::Fp8),
         "models" => {
-            let mut both = [Format::Bf16, Format::Fp8].into_iter();
-            return both.try_for_each(|format| timing::models(&mut device, format));
+            let (mut both, named) = ([Format::Bf16, Format::Fp8].into_iter(), env::args().nth(2));
+            return both.try_for_each(|it| timing::models(&mut device, it, named.as_deref()));
         }
         _ => {}
     }
@@ -95,7 +96,7 @@ fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
 }
 
 fn main() -> ExitCode {
-    let what = std::env::args().nth(1).unwrap_or_default();
+    let what = env::args().nth(1).unwrap_or_default();
     let mut report = Report::default();
     let result = run(&what, &mut report);
     for line in &report.lines {

@@ -31,6 +31,25 @@ pub(crate) fn median_us(
     Ok(times[times.len() / 2])
 }
 
+/// The time of what `queue` queues, in one graph, after two seconds of nothing else: a card that
+/// is at its power limit has lowered its clock by then.
+pub(crate) fn lasting_us(
+    device: &Device,
+    mut queue: impl FnMut() -> Result<(), DeviceError>,
+) -> Result<f64, DeviceError> {
+    const LAST: usize = 20;
+    let once = median_us(device, 1, |_| queue())?;
+    let graph = device.capture(&mut queue)?;
+    let mut spent = 0.0;
+    while spent < 2e6 {
+        graph.launch()?;
+        spent += once;
+    }
+    let start = device.clock()?;
+    (0..LAST).try_for_each(|_| graph.launch())?;
+    Ok(f64::from(device.clock()?.since_us(&start)?) / LAST as f64)
+}
+
 /// A matrix of random values, the same few million again and again.
 pub(crate) fn random_matrix(
     device: &Device,
@@ -49,11 +68,17 @@ pub(crate) fn random_matrix(
 pub(crate) fn run(mut device: Device, format: Format) -> Result<(), DeviceError> {
     copy(&device)?;
     products(&device, format)?;
-    models(&mut device, format)
+    models(&mut device, format, None)
 }
 
-pub(crate) fn models(device: &mut Device, format: Format) -> Result<(), DeviceError> {
-    model::SHAPES.iter().try_for_each(|shape| model::time(device, shape, format))
+/// Of the shape that is named, or of all.
+pub(crate) fn models(
+    device: &mut Device,
+    format: Format,
+    named: Option<&str>,
+) -> Result<(), DeviceError> {
+    let wanted = |it: &&model::Shape| named.is_none_or(|name| it.name == name);
+    model::SHAPES.iter().filter(wanted).try_for_each(|shape| model::time(device, shape, format))
 }
 
 fn copy(device: &Device) -> Result<(), DeviceError> {

@@ -48,6 +48,7 @@ pub(super) const SOURCES: &[Source] = &[
         "attend_few_128_2"
     ),
     source!("attend_many", "attend_many_64", "attend_many_128"),
+    source!("attend_wide", "attend_wide_64", "attend_wide_128"),
     source!("collective", "reduce_few", "reduce_many"),
     source!("draft", "draft_input", "draft_guess", "draft_guess_slices", "keep_states"),
     source!("embed", "embed"),
@@ -155,7 +156,9 @@ pub(super) const SOURCES: &[Source] = &[
 const HEADERS: &[(&str, &str)] = &[
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("attend_few.cuh", include_str!("../../cu/attend_few.cuh")),
+    ("attend_many.cuh", include_str!("../../cu/attend_many.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
+    ("bulk.cuh", include_str!("../../cu/bulk.cuh")),
     ("choose.cuh", include_str!("../../cu/choose.cuh")),
     ("collective.cuh", include_str!("../../cu/collective.cuh")),
     ("ends.cuh", include_str!("../../cu/ends.cuh")),

@@ -1,6 +1,6 @@
 //! Attention of rows over the pages of their sequences: causal, grouped heads.
 //!
-//! Two kernels for a few rows of each sequence, one for many of one; the result for a row has the
+//! Two kernels for a few rows of each sequence, two for many of one; the result for a row has the
 //! same bits from all, and however the work is cut.
 
 use bytemuck::{Pod, Zeroable};
@@ -29,6 +29,15 @@ pub enum FewBy {
     Tile,
     /// A whole chunk in one go: the shortest wait where blocks are few.
     Chunk,
+}
+
+/// Which kernel takes many rows of one sequence. The result is the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ManyBy {
+    /// On any card.
+    Plain,
+    /// With the tensor-core instructions of Hopper.
+    Wide,
 }
 
 /// Scratch of the kernels for few rows, shared by all layers, which run one after the other.
@@ -188,8 +197,15 @@ impl Attention<'_> {
     }
 
     /// Spans that [`blocks_of_rows`] made, of rows that exist and were turned into `q`.
-    pub fn many(
+    pub fn many(self, device: &Device, step: &Step, q: &Buffer<bf16>) -> Result<(), DeviceError> {
+        let is_hopper = device.facts().capability == (9, 0);
+        self.many_by(if is_hopper { ManyBy::Wide } else { ManyBy::Plain }, device, step, q)
+    }
+
+    /// [`Self::many`] by a given kernel.
+    pub fn many_by(
         mut self,
+        by: ManyBy,
         device: &Device,
         step: &Step,
         q: &Buffer<bf16>,
@@ -198,13 +214,17 @@ impl Attention<'_> {
         let (dim, kv_heads) = (self.pages.head_dim, self.pages.kv_heads);
         assert!(self.places.rows * self.rotation.heads * dim <= q.len(), "a query for each row");
         args.rope.set_queries(q);
-        let values = 2 * 2 * 64 * dim + PACKED * dim;
+        // Stages of keys and values; queries; or barriers.
+        let (kernel, values, barriers) = match by {
+            ManyBy::Plain => ("many", 2 * 2 * KEYS * dim + PACKED * dim, 0),
+            ManyBy::Wide => ("wide", 3 * 2 * KEYS * dim, 3 * 3),
+        };
         let grid = Grid {
             blocks: (whole(self.spans_len), whole(kv_heads), 1),
             threads: 256,
-            shared_bytes: whole(values * size_of::<bf16>()),
+            shared_bytes: whole(values * size_of::<bf16>() + barriers * size_of::<u64>()),
         };
-        device.launch(&format!("attend_many_{dim}"), grid, &[Arg::value(&args)])
+        device.launch(&format!("attend_{kernel}_{dim}"), grid, &[Arg::value(&args)])
     }
 }
 

@@ -7,7 +7,8 @@ use super::rows::{PAGE_TOKENS, Step};
 use super::whole;
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
-/// Keys and values of all pages: for each layer (pages, 2, kv_heads, 16, head_dim), keys first.
+/// Keys and values of all pages: for each layer (pages, 2, kv_heads, 16, head_dim), keys first. Of
+/// each token the chunks of 8 values stand in the order of `slot_of` in `cu/rope.cuh`.
 #[derive(Debug)]
 pub struct Pages {
     memory: Buffer<bf16>,
@@ -39,8 +40,9 @@ impl Pages {
         self.memory.write() + (layer * values * size_of::<bf16>()) as u64
     }
 
-    pub fn memory(&self) -> &Buffer<bf16> {
-        &self.memory
+    /// For tests, which fill it with what must not be read.
+    pub fn memory_mut(&mut self) -> &mut Buffer<bf16> {
+        &mut self.memory
     }
 }
 

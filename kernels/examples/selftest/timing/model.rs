@@ -8,11 +8,11 @@ use kernels::ops::rows::{CHOOSES, Entry, Extent, Lists, Step, StepSizes, StepWor
 use kernels::ops::sample::{self, Choices, Logits};
 use kernels::ops::{bf16, embed};
 
-use super::{median_us, random_matrix};
+use super::{lasting_us, median_us, random_matrix};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    name: &'static str,
+    pub(crate) name: &'static str,
     hidden: usize,
     intermediate: usize,
     layers: usize,
@@ -86,7 +86,8 @@ pub(crate) fn time(device: &mut Device, shape: &Shape, format: Format) -> Result
     let batches = [1, 8, 32, 64, 128, 256];
     let mut model = build(device, shape, format, 1024)?;
     println!(
-        "{} {format:?} step, us (context {CONTEXT}); q = 1 plain order, q = 1, q = 4; parts",
+        "{} {format:?} step, us (context {CONTEXT}); q = 1 plain order, q = 1, q = 4; parts; \
+         q = 1 and 4 after two seconds",
         shape.name
     );
     for batch in batches {
@@ -104,6 +105,12 @@ pub(crate) fn time(device: &mut Device, shape: &Shape, format: Format) -> Result
             let us =
                 median_us(device, 1, |_| model.step(device, &mut step, batch, 1, Part(parts)))?;
             line += &format!(" {parts:?} {us:.0}");
+        }
+        // Only large products bring a card to its power limit.
+        for q in [1, 4].into_iter().filter(|_| 256 <= batch && 4096 <= shape.hidden) {
+            let mut step = lay(device, batch, q)?;
+            let us = lasting_us(device, || model.step(device, &mut step, batch, q, All))?;
+            line += &format!(" lasting {us:.0}");
         }
         println!("{line}");
     }

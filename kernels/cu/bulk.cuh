@@ -1,0 +1,44 @@
+// Barriers in shared memory, and bulk copies that arrive at them: Hopper and later.
+#pragma once
+#include "base.cuh"
+
+#if __CUDA_ARCH__ >= 900
+#define BULK 1
+
+DEV void barrier_init(u64* barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(count)
+               : "memory");
+}
+DEV void barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEV void barrier_arrive(u64* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+DEV void barrier_expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+DEV void barrier_wait(u64* barrier, u32 parity) {
+  u32 done = 0;
+  while (!done) {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+        "selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  }
+}
+DEV void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+// What this thread wrote to shared memory comes before bulk copies that are asked for later.
+DEV void bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#endif
