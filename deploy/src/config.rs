@@ -25,6 +25,7 @@ pub struct Up {
     pub draft_max: Option<u32>,
     pub draft_until: Option<u32>,
     pub activations: flags::Activations,
+    pub quantization: flags::Quantization,
     pub high: u32,
     pub low: u32,
     /// Of the speculative instance, then of the throughput instance.
@@ -83,6 +84,10 @@ impl Up {
             speculative.clone().unwrap_or_else(|| halves[0].clone()),
             throughput.clone().unwrap_or_else(|| halves[1].clone()),
         ];
+        let cpu = devices.iter().find(|it| it.starts_with("cpu"));
+        if let (flags::Quantization::Fp8, Some(cpu)) = (flags.quantization, cpu) {
+            refuse("quantization", format!("fp8 is for GPUs, and one instance computes on {cpu}"));
+        }
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -92,6 +97,7 @@ impl Up {
             draft_max: flags.draft_max,
             draft_until: flags.draft_until,
             activations: flags.activations,
+            quantization: flags.quantization,
             high: flags.high,
             low,
             devices,

@@ -65,6 +65,9 @@ pub struct Up {
     /// Activations on the CPU: int8 is fast, f32 is the exact reference
     #[arg(long, value_enum, default_value_t = Activations::Int8)]
     pub activations: Activations,
+    /// Weights on GPUs: none is bf16, fp8 halves them; both instances get the same
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Quantization::None)]
+    pub quantization: Quantization,
     /// More requests in flight than this go to the throughput instance
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub high: u32,
@@ -110,6 +113,12 @@ pub struct Addresses {
 pub enum Activations {
     Int8,
     F32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Quantization {
+    None,
+    Fp8,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -47,6 +47,15 @@ fn all_addresses_of_a_port_clash_with_each() {
 }
 
 #[test]
+fn eight_bits_are_for_gpus() {
+    let gpus = "--quantization fp8 --device-speculative cuda:0";
+    let errors = up(gpus).unwrap_err();
+    assert_eq!(flags_of(&errors), ["quantization"]);
+    assert!(errors[0].why.ends_with("one instance computes on cpu:2-3"), "{}", errors[0]);
+    assert!(up(&format!("{gpus} --device-throughput cuda:1")).is_ok());
+}
+
+#[test]
 fn an_address_for_everybody_is_reached_over_loopback() {
     let check = |given: &str, wanted: &str| {
         assert_eq!(reachable(given.parse().unwrap()).to_string(), wanted);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::programs::Programs;
+use crate::config::flags::Quantization;
 use crate::config::{Speculation, Up, reachable};
 
 /// More than an engine runs well on cores, and on a GPU; the router's queue takes the rest.
@@ -151,6 +152,8 @@ fn engine(config: &Up, model: &Path, dir: &Path, which: usize) -> Vec<String> {
     let fraction = same.then(|| ("--memory-fraction", SHARE_OF_ONE_CARD.to_owned()));
     // Several cards hold a part of each matrix each: engines cannot share those.
     let is_shared = same && !one.contains(',');
+    let fp8 =
+        (config.quantization == Quantization::Fp8).then(|| ("--quantization", "fp8".to_owned()));
     let weights = is_shared.then(|| ("--share-weights", dir.join("weights").display().to_string()));
     [
         ("--model", model.display().to_string()),
@@ -160,6 +163,7 @@ fn engine(config: &Up, model: &Path, dir: &Path, which: usize) -> Vec<String> {
         ("--drain-seconds", DRAIN_S.to_string()),
     ]
     .into_iter()
+    .chain(fp8)
     .chain(fraction)
     .chain(weights)
     .flat_map(|(flag, value)| [flag.to_owned(), value])

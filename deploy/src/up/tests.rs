@@ -61,6 +61,17 @@ fn a_card_is_shared_only_when_both_name_it() {
 }
 
 #[test]
+fn both_engines_store_weights_alike() {
+    let devices = "--device-speculative cuda:0 --device-throughput cuda:1";
+    let eight = |words: &str| {
+        let plan = plan(&format!("{devices}{words}"), Path::new("/run/crossover"));
+        let lines = plan.programs.iter().map(|it| it.args.join(" "));
+        lines.filter(|it| it.contains("--quantization fp8")).count()
+    };
+    assert_eq!((eight(""), eight(" --quantization fp8")), (0, 2));
+}
+
+#[test]
 fn the_routers_file_is_written_where_it_is_told_of() {
     let dir = tempfile::tempdir().unwrap();
     plan("--high 8 --listen 0.0.0.0:80", dir.path()).write().unwrap();
