@@ -57,6 +57,7 @@ DEV void lay_entry(const Step& p, u32 index) {
   Entry entry = read_entry(p.inbox, index);
   p.entries[index] = entry;
   p.spans[index] = make_uint2(entry.row, entry.fed + entry.drafts);
+  p.ends[index] = entry.row + entry.fed - 1;   // `accept` moves it on where there are drafts
   if (entry.held == 0) return;
   // Guesses begin from the one own row.
   u32 start = start_of(p, entry);

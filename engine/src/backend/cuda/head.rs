@@ -234,8 +234,8 @@ impl Head {
         Ok(rotation.store(device, step, places, (&mut self.pages, 0))?)
     }
 
-    /// Keeps the states that later steps start from. After [`Self::keep_up`], and after the choices
-    /// are accepted.
+    /// Keeps the states that later steps start from. After [`Self::keep_up`], and where there are
+    /// drafts, after the choices are accepted.
     pub(super) fn keep_states(
         &mut self,
         device: &Device,

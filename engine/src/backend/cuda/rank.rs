@@ -73,6 +73,23 @@ fn step(device: &Device, sizes: StepSizes, rates: &[f32]) -> Result<Step, Backen
     Ok(step)
 }
 
+/// Where the rows of a step stand: in a recorded one as the step was laid out, else as was sent to
+/// `own`, with (entries of few rows, rows of the longest, blocks of those that have many).
+fn spans_of<'a>(
+    step: &'a Step,
+    recorded: Option<Recorded>,
+    own: &'a [Buffer<[u32; 2]>; 2],
+    (few_len, few_rows, many_len): (usize, usize, usize),
+) -> Spans<'a> {
+    let [few, many] = own;
+    match recorded {
+        Some(Recorded { entries, rows, .. }) => {
+            Spans { few: &step.spans, few_len: entries, few_rows: rows, many, many_len: 0 }
+        }
+        None => Spans { few, few_len, few_rows, many, many_len },
+    }
+}
+
 impl Rank {
     /// Lays its part of the weights out; random ones without `tensors`. It has no pages yet.
     pub(super) fn new(
@@ -208,31 +225,24 @@ impl Rank {
         if let Some(head) = head {
             head.guess(device, scratch, target, step, extent, depth)?;
         }
-        let spans = match recorded {
-            Some(shape) => Spans {
-                few: &step.spans,
-                few_len: shape.entries,
-                few_rows: shape.rows,
-                many: &self.spans[1],
-                many_len: 0,
-            },
-            None => Spans {
-                few: &self.spans[0],
-                few_len: spans.0,
-                few_rows: self.outgoing.few_rows,
-                many: &self.spans[1],
-                many_len: spans.1,
-            },
-        };
         let rows = extent.rows;
         let captured = head.as_ref().map_or(0, |it| it.capture.depth());
         let capture = head.as_mut().map(|it| &mut it.capture);
+        let own = &self.spans;
+        let counts = (spans.0, self.outgoing.few_rows, spans.1);
+        let spans = spans_of(step, recorded, own, counts);
         let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture };
         target.embed(&mut pass)?;
         target.run(&mut pass, 0..captured)?;
+        // Where nothing is guessed every row stands: its state need not wait for what is accepted.
+        let all_stand = recorded.is_some_and(|it| it.rows == 1);
         if let Some(head) = head.as_mut() {
-            device.beside(|| head.keep_up(device, target, step, rows))?;
+            device.beside(|| {
+                head.keep_up(device, target, step, rows)?;
+                if all_stand { head.keep_states(device, step, extent) } else { Ok(()) }
+            })?;
         }
+        let spans = spans_of(step, recorded, own, counts);
         let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture: None };
         target.run(&mut pass, captured..target.depth())?;
         let mut x = &room.x;
@@ -248,7 +258,9 @@ impl Rank {
         step.accept(device, extent, &choices.tokens)?;
         if let Some(head) = head {
             device.join()?;
-            head.keep_states(device, step, extent)?;
+            if !all_stand {
+                head.keep_states(device, step, extent)?;
+            }
         }
         Ok(())
     }
