@@ -5,8 +5,9 @@
 # Stages: `up` (crossover up), `real` (the default pair), `strong` and `weak` (8B with random weights and a head of
 # which 80, 60, 45 or 60, 30, 15 of 100 drafts are kept at the three places), `share` (weights shared on one card),
 # `cores` (the default pair on CORES of this machine). `NAME&` runs beside those that follow. SHAPE=FOLDER keeps the
-# 8B's files. A third device is one engine over both cards, beside the pair in the same tables: it drafts as deep as pays there
-# (DEPTHS), and all engines then take MEMORY of each of their cards. Prints a short table last.
+# 8B's files. A third device is one engine over both cards, beside the pair in the same tables: it drafts as deep as
+# pays there (DEPTHS_REAL, DEPTHS_8B: arguments of calibrate, or a file), and all engines then take MEMORY of each of
+# their cards. Prints a short table last.
 set -uo pipefail
 OUT=$(realpath -m "$1")
 shift

@@ -123,8 +123,8 @@ DEV float block_max(float v, float* partial) {
   return most;
 }
 
-// The largest value and the lowest index it has, in every thread. `most` and `where` have a place for
-// each warp. What is not a number is never the largest.
+// The largest value and the lowest index it has, in every thread. `most` and `where` have a place
+// for each warp. What is not a number is never the largest.
 DEV void argmax_block(float& best, u32& at, float* most, u32* where) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {

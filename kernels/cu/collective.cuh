@@ -1,5 +1,5 @@
-// What several GPUs (ranks) have parts of, over memory that each can reach: where it is, and how they
-// wait for each other.
+// What several GPUs (ranks) have parts of, over memory that each can reach: where it is, and how
+// they wait for each other.
 //
 // Nothing is ever reset: what is waited for is a mark that counts up, from launch to launch and so
 // in what is recorded too. A rank that waits for another longer than PATIENCE stops its program.

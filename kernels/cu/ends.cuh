@@ -16,7 +16,7 @@ template <int EPILOGUE> struct End {
   int left_out, left_rounded;   // rows that are there from the lane's first one on
   bool low, high;               // whether its outputs are there
   float* out;                   // PLAIN, RESIDUAL: where output lane / 4 of row lane % 4 * 2 stands
-  bf16* rounded;                // GATED, RESIDUAL: outputs lane % 4 * 2 and the next of row lane / 4
+  bf16* rounded;                // GATED, RESIDUAL: outputs lane % 4 * 2 and 1 more of row lane / 4
   bf16* captured;
   int captured_high;            // from output lane % 4 * 2 there to the one 8 on
   const float* scales;

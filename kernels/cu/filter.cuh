@@ -292,8 +292,8 @@ DEV void listen(Found& best, u32 token, float distance, u64 key) {
   if (best.value < score || (best.value == score && token < best.at)) best = {score, token};
 }
 
-// The token with the largest noisy score among those that `cut` and `floor` keep, and the likeliest,
-// which always is one. `first` is the row's first token. The same in every thread.
+// The token with the largest noisy score among those that `cut` and `floor` keep, and the
+// likeliest, which always is one. `first` is the row's first token. The same in every thread.
 DEV Found loudest(const Row& row, u32 first, Cut cut, float floor, u64 key, u32 likeliest,
                   Scratch& s) {
   Found best = {NEGATIVE_INFINITY, NONE};

@@ -63,6 +63,13 @@ pub struct Facts {
     pub compiled_ahead: bool,
 }
 
+impl Facts {
+    /// Whether the card has the tensor-core instructions of Hopper.
+    pub fn is_hopper(&self) -> bool {
+        self.capability == (9, 0)
+    }
+}
+
 impl Device {
     /// Opens a GPU. Kernels that have to be compiled first are kept in `cache`.
     pub fn open(card: &Card, cache: Option<&Path>) -> Result<Self, DeviceError> {

@@ -72,7 +72,7 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
     let many = attend(device, case, &mut setting, &all, Kernel::Many(ManyBy::Plain))?;
     let name = format!("{}/{} x {}, behind {}", case.heads, case.kv_heads, case.dim, case.behind);
     check_against_cpu(report, &name, case, &setting, &many);
-    if device.facts().capability == (9, 0) {
+    if device.facts().is_hopper() {
         forget(device, case, &mut setting, &vec![(0, 0); case.sequences.len()])?;
         let wide = attend(device, case, &mut setting, &all, Kernel::Many(ManyBy::Wide))?;
         report.same(&format!("many(Wide) = many {name}"), &wide, &many);

@@ -15,6 +15,8 @@ use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 pub const CHUNK: usize = 256;
 /// Keys of a tile.
 const KEYS: usize = 64;
+/// The twin of `STAGES` in `cu/attend_wide.cu`.
+const STAGES_WIDE: usize = 3;
 /// Rows (row, query head) that a block of the kernel for many rows takes.
 const PACKED: usize = 128;
 /// And of the kernel for few, at most.
@@ -198,8 +200,8 @@ impl Attention<'_> {
 
     /// Spans that [`blocks_of_rows`] made, of rows that exist and were turned into `q`.
     pub fn many(self, device: &Device, step: &Step, q: &Buffer<bf16>) -> Result<(), DeviceError> {
-        let is_hopper = device.facts().capability == (9, 0);
-        self.many_by(if is_hopper { ManyBy::Wide } else { ManyBy::Plain }, device, step, q)
+        let by = if device.facts().is_hopper() { ManyBy::Wide } else { ManyBy::Plain };
+        self.many_by(by, device, step, q)
     }
 
     /// [`Self::many`] by a given kernel.
@@ -210,6 +212,7 @@ impl Attention<'_> {
         step: &Step,
         q: &Buffer<bf16>,
     ) -> Result<(), DeviceError> {
+        assert!(by == ManyBy::Plain || device.facts().is_hopper(), "the wide kernel is Hopper's");
         let mut args = self.args(step);
         let (dim, kv_heads) = (self.pages.head_dim, self.pages.kv_heads);
         assert!(self.places.rows * self.rotation.heads * dim <= q.len(), "a query for each row");
@@ -217,7 +220,7 @@ impl Attention<'_> {
         // Stages of keys and values; queries; or barriers.
         let (kernel, values, barriers) = match by {
             ManyBy::Plain => ("many", 2 * 2 * KEYS * dim + PACKED * dim, 0),
-            ManyBy::Wide => ("wide", 3 * 2 * KEYS * dim, 3 * 3),
+            ManyBy::Wide => ("wide", STAGES_WIDE * 2 * KEYS * dim, STAGES_WIDE * 3),
         };
         let grid = Grid {
             blocks: (whole(self.spans_len), whole(kv_heads), 1),

@@ -114,7 +114,7 @@ pub struct Stream<'a> {
     pub captured: Option<Captured<'a>>,
 }
 
-/// The twin of `Collective` in `cu/collective.cu`.
+/// The twin of `Collective` in `cu/collective.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub(super) struct Args {

@@ -6,7 +6,7 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
-pub use self::format::{Format, PackError, fp8, from_fp8, round_fp8, scale_word};
+pub use self::format::{Format, PackError, round_fp8};
 pub use self::path::{Path, Wide};
 pub use self::reference::{cpu, cpu_gated, cpu_norm_scales};
 use super::{block_values, whole};
@@ -108,7 +108,7 @@ impl Scratch {
             // Read two by two.
             scales: device.zeros(rows_max.next_multiple_of(2))?,
             multiprocessors,
-            hopper: device.facts().capability == (9, 0),
+            hopper: device.facts().is_hopper(),
         })
     }
 }

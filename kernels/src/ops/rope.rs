@@ -7,8 +7,8 @@ use super::rows::{PAGE_TOKENS, Step};
 use super::whole;
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
-/// Keys and values of all pages: for each layer (pages, 2, kv_heads, 16, head_dim), keys first. Of
-/// each token the chunks of 8 values stand in the order of `slot_of` in `cu/rope.cuh`.
+/// Keys and values of all pages: for each layer (pages, 2, kv_heads, head_dim / 64, 16, 64), keys
+/// first. A token's eight chunks of 8 values stand in the order of `within_slot` in `cu/rope.cuh`.
 #[derive(Debug)]
 pub struct Pages {
     memory: Buffer<bf16>,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kernels::cuda::{Buffer, Device};
-use kernels::ops::matmul::{Format, Matrix, gated_row};
+use kernels::ops::matmul::{Format, Matrix, PackError, gated_row};
 use kernels::quant::dequantize;
 
 use super::shard::Shard;
@@ -142,7 +142,11 @@ impl Source<'_> {
                 row.iter_mut().zip(&norm[inputs.clone()]).for_each(|(it, norm)| *it *= norm);
             }
         });
-        let words = words.map_err(|error| refused(parts[0].name, &error.to_string()))?;
+        let words = words.map_err(|error| {
+            let (part, at) = from(error.output);
+            let error = PackError { output: parts[part].take.start + at };
+            refused(parts[part].name, &error.to_string())
+        })?;
         Ok(self.device.write(to, 0, &words)?)
     }
 

@@ -101,7 +101,7 @@ impl Format {
     }
 
     /// Weights by chance, for speed tests: the same million words again and again, of what `draw`
-    /// gives and with the standard deviation that is asked for. All words are fp8.
+    /// gives and with the standard deviation that is asked for. Any word is four codes of fp8.
     pub fn fill_randomly(
         self,
         device: &Device,
@@ -187,12 +187,12 @@ fn scale(values: &[f32]) -> Option<f32> {
 }
 
 /// A scale as it stands behind the tiles.
-pub fn scale_word(scale: f32) -> u32 {
+fn scale_word(scale: f32) -> u32 {
     (scale * SHORT).to_bits()
 }
 
 /// The nearest code of e4m3, of two as near the even one; the largest for what is beyond it.
-pub fn fp8(value: f32) -> u8 {
+fn fp8(value: f32) -> u8 {
     /// Below this codes are 2^-9 apart, as floats are from `GRID` on.
     const NORMAL: f32 = 1.0 / 64.0;
     const GRID: f32 = 16_384.0;
@@ -208,7 +208,7 @@ pub fn fp8(value: f32) -> u8 {
 }
 
 /// What a code of e4m3 is worth.
-pub fn from_fp8(code: u8) -> f32 {
+fn from_fp8(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let size = match exponent {
         0 => mantissa / 512.0,

@@ -5,13 +5,13 @@ use super::{BLOCK_OUTPUTS, FEW, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT};
 /// What may be read of x, for each 16 outputs, and of weights, for each 64 rows, before wider
 /// blocks are better.
 const FEW_BYTES_MAX: usize = 24 << 20;
+/// The same for a sum in slices with no more outputs than inputs: its blocks wait for each other
+/// elsewhere.
+const FEW_LONG_BYTES_MAX: usize = 48 << 20;
+/// Rows up to which such a sum is best there, whatever is read.
+const FEW_LONG: usize = 32;
 /// Outputs from which a sum in one slice is better in wide blocks for any number of rows above 8.
 const MANY_OUTPUTS: usize = 16_384;
-
-/// The same for a sum in slices with no more outputs than inputs: its blocks wait for each other
-/// elsewhere. And rows up to which that is better whatever is read.
-const FEW_LONG_BYTES_MAX: usize = 48 << 20;
-const FEW_LONG: usize = 32;
 /// Rows up to which broad blocks are no better; and of sums in slices of 8-bit weights.
 const WIDE_ROWS_MAX: usize = 64;
 const WIDE_ROWS_MAX_FP8: usize = 32;
