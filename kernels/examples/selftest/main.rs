@@ -1,8 +1,9 @@
 //! Compares every kernel with its reference on random inputs, then times them: `selftest [quick |
-//! compare | models | together | alone]`.
+//! compare | layers | models | together | alone]`.
 //!
 //! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
-//! compute-sanitizer; `compare` times nothing, `models` only whole steps. `together` is what two
+//! compute-sanitizer; `compare` times nothing, `models` only whole steps, `layers` is all layers in
+//! one kernel. `together` is what two
 //! GPUs do, `alone` what one of them does when the other fails: it takes ten seconds and leaves
 //! the GPU's context unusable. Kernels compiled at start are kept where `XDG_CACHE_HOME` says.
 //! Exit code 1 when a comparison fails, 3 without a GPU.
@@ -11,6 +12,7 @@
 
 mod attention;
 mod collective;
+mod layers;
 mod matmul;
 mod random;
 mod sampling;
@@ -70,11 +72,16 @@ fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
             collective::compare(&device, report, quick)?;
             return collective::time(&device);
         }
+        "layers" => {
+            layers::compare(&device, report, quick)?;
+            return timing::at_once(&device);
+        }
         _ => {}
     }
     matmul::compare(&device, report, quick)?;
     attention::compare(&device, report, quick)?;
     steps::compare(&device, report)?;
+    layers::compare(&device, report, quick)?;
     sampling::compare(&device, report)?;
     collective::compare(&device, report, quick)?;
     let device = Arc::into_inner(device).expect("nobody else holds it any longer");

@@ -1,6 +1,7 @@
 //! Times: the copy ceiling, each product and attention at model shapes, whole steps.
 
-mod model;
+pub(crate) mod model;
+pub(crate) mod shapes;
 
 use kernels::cuda::{Buffer, Device, DeviceError};
 use kernels::ops::matmul::{Matrix, Out, Path, Rows, Scratch, tile_words};
@@ -58,8 +59,12 @@ pub(crate) fn run(device: Device) -> Result<(), DeviceError> {
     models(device)
 }
 
+pub(crate) fn at_once(device: &Device) -> Result<(), DeviceError> {
+    shapes::SHAPES.iter().try_for_each(|shape| model::time_at_once(device, shape))
+}
+
 pub(crate) fn models(mut device: Device) -> Result<(), DeviceError> {
-    for shape in model::SHAPES {
+    for shape in shapes::SHAPES {
         model::time(&mut device, shape)?;
     }
     Ok(())

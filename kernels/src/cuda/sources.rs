@@ -52,6 +52,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("draft", "draft_input", "draft_guess", "draft_guess_slices", "keep_states"),
     source!("embed", "embed"),
     source!("matmul_broad", "matmul_broad_128", "matmul_broad_256", "matmul_join"),
+    source!("layers", "layers_64_1", "layers_64_2", "layers_128_1", "layers_128_2"),
     source!(
         "matmul_few",
         "matmul_few8_plain",
@@ -99,6 +100,7 @@ pub(super) const SOURCES: &[Source] = &[
 ];
 
 const HEADERS: &[(&str, &str)] = &[
+    ("attend_chunk.cuh", include_str!("../../cu/attend_chunk.cuh")),
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("attend_few.cuh", include_str!("../../cu/attend_few.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
@@ -106,6 +108,8 @@ const HEADERS: &[(&str, &str)] = &[
     ("collective.cuh", include_str!("../../cu/collective.cuh")),
     ("ends.cuh", include_str!("../../cu/ends.cuh")),
     ("filter.cuh", include_str!("../../cu/filter.cuh")),
+    ("layers.cuh", include_str!("../../cu/layers.cuh")),
+    ("layers_attend.cuh", include_str!("../../cu/layers_attend.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
     ("rope.cuh", include_str!("../../cu/rope.cuh")),
     ("rows.cuh", include_str!("../../cu/rows.cuh")),

@@ -121,6 +121,11 @@ impl Matrix {
         self.tiles.bytes()
     }
 
+    /// Slices of the sum over inputs.
+    pub(super) fn slices(&self) -> usize {
+        self.slices
+    }
+
     pub(super) fn tiles(&self) -> u64 {
         self.tiles.read()
     }
