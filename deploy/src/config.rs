@@ -84,7 +84,7 @@ impl Up {
             speculative.clone().unwrap_or_else(|| halves[0].clone()),
             throughput.clone().unwrap_or_else(|| halves[1].clone()),
         ];
-        let cpu = devices.iter().find(|it| it.starts_with("cpu"));
+        let cpu = devices.iter().find(|it| !is_gpu(it));
         if let (flags::Quantization::Fp8, Some(cpu)) = (flags.quantization, cpu) {
             refuse("quantization", format!("fp8 is for GPUs, and one instance computes on {cpu}"));
         }
@@ -105,6 +105,11 @@ impl Up {
             wait_max: Duration::from_secs(flags.wait_max),
         })
     }
+}
+
+/// Whether an instance on this device computes on a GPU.
+pub fn is_gpu(device: &str) -> bool {
+    !device.starts_with("cpu")
 }
 
 fn speculation(flags: &flags::Up, model: &Source) -> Result<Speculation, String> {

@@ -26,6 +26,21 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// Every format.
+    pub const ALL: [Self; 11] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+    ];
+
     /// Weights that are stored together.
     pub const fn block_len(self) -> usize {
         match self {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::programs::Programs;
 use crate::config::flags::Quantization;
-use crate::config::{Speculation, Up, reachable};
+use crate::config::{Speculation, Up, is_gpu, reachable};
 
 /// More than an engine runs well on cores, and on a GPU; the router's queue takes the rest.
 const IN_FLIGHT_MAX: u32 = 64;
@@ -168,8 +168,4 @@ fn engine(config: &Up, model: &Path, dir: &Path, which: usize) -> Vec<String> {
     .chain(weights)
     .flat_map(|(flag, value)| [flag.to_owned(), value])
     .collect()
-}
-
-fn is_gpu(device: &str) -> bool {
-    !device.starts_with("cpu")
 }

@@ -92,6 +92,11 @@ fn read(rank: &Rank, rows: usize, columns: usize) -> Result<Vec<f32>, DeviceErro
     rank.device.read(&rank.stream, 0..rows * columns)
 }
 
+/// So many values of each rank.
+fn parts(random: &mut Random, values: usize) -> Vec<Vec<f32>> {
+    (0..RANKS).map(|_| (0..values).map(|_| random.float()).collect()).collect()
+}
+
 /// Three sums, so that both turns are used, against the reference: the same bits everywhere.
 fn sums(
     ranks: &mut [Rank],
@@ -104,8 +109,7 @@ fn sums(
         rank.device.write(&mut rank.stream, 0, &want)?;
     }
     for _ in 0..3 {
-        let parts: Vec<Vec<f32>> =
-            (0..RANKS).map(|_| (0..rows * columns).map(|_| random.float()).collect()).collect();
+        let parts = parts(random, rows * columns);
         want = cpu_add(&want, &parts);
         for (rank, part) in ranks.iter_mut().zip(&parts) {
             let Rank { device, way, .. } = rank;
@@ -137,8 +141,7 @@ fn recorded(
 ) -> Result<(), DeviceError> {
     const REPLAYS: usize = 40;
     let mut want = random.floats(rows * columns, 1.0);
-    let parts: Vec<Vec<f32>> =
-        (0..RANKS).map(|_| (0..rows * columns).map(|_| random.float()).collect()).collect();
+    let parts = parts(random, rows * columns);
     for rank in &mut *ranks {
         rank.device.write(&mut rank.stream, 0, &want)?;
     }

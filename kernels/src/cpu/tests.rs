@@ -8,20 +8,6 @@ mod timing;
 use super::*;
 use crate::quant::Dtype;
 
-const DTYPES: [Dtype; 11] = [
-    Dtype::F32,
-    Dtype::F16,
-    Dtype::BF16,
-    Dtype::Q4_0,
-    Dtype::Q4_1,
-    Dtype::Q5_0,
-    Dtype::Q5_1,
-    Dtype::Q8_0,
-    Dtype::Q4_K,
-    Dtype::Q5_K,
-    Dtype::Q6_K,
-];
-
 /// A xorshift generator: the same numbers on every machine.
 struct Chance(u64);
 

@@ -60,7 +60,7 @@ fn check(dtype: Dtype, activations: Activations, rows: usize, cols: usize, seed:
 
 #[test]
 fn every_format_on_every_path() {
-    for dtype in DTYPES {
+    for dtype in Dtype::ALL {
         for activations in BOTH {
             check(dtype, activations, 43, 2 * dtype.block_len().max(32), 7);
         }
@@ -72,7 +72,7 @@ proptest! {
 
     #[test]
     fn any_shape(
-        dtype in proptest::sample::select(&DTYPES[..]),
+        dtype in proptest::sample::select(&Dtype::ALL[..]),
         activations in proptest::sample::select(&BOTH[..]),
         rows in 1_usize..70,
         blocks in 1_usize..7,
@@ -124,7 +124,7 @@ fn matrices_that_cannot_be() {
 
 #[test]
 fn gathered_rows_are_the_dequantised_ones() {
-    for dtype in DTYPES {
+    for dtype in Dtype::ALL {
         let cols = dtype.block_len().max(24);
         let bytes = Chance(3).tensor(dtype, 40 * cols);
         let matrix = Matrix::pack(dtype, 40, cols, &bytes, Activations::Int8).unwrap();

@@ -14,19 +14,7 @@ fn tensor(dtype: Dtype) -> Tensor {
 /// A part of a row is that part of the row, however it is stored and wherever it is cut.
 #[test]
 fn parts_of_rows() {
-    for dtype in [
-        Dtype::F32,
-        Dtype::F16,
-        Dtype::BF16,
-        Dtype::Q4_0,
-        Dtype::Q4_1,
-        Dtype::Q5_0,
-        Dtype::Q5_1,
-        Dtype::Q8_0,
-        Dtype::Q4_K,
-        Dtype::Q5_K,
-        Dtype::Q6_K,
-    ] {
+    for dtype in Dtype::ALL {
         let tensor = tensor(dtype);
         let mut all = vec![0.0; 3 * 512];
         dequantize(dtype, &tensor.bytes, &mut all).unwrap();
