@@ -94,8 +94,10 @@ impl Planner<'_> {
     /// Rows for prompts, in order, so that a long one ends; few while others decode, so that the
     /// step stays short.
     fn share_prompts(&mut self, left: &mut u32) {
-        let decoding = self.fed.iter().any(|&it| 0 < it);
-        let mut prompt_left = if decoding { self.prompt_rows_max } else { u32::MAX };
+        let mut prompt_left = match self.fed.iter().sum() {
+            0 => u32::MAX,
+            decoding => rows_beside(self.prompt_rows_max, decoding),
+        };
         let order: Vec<u32> = self.running.order().collect();
         for lane in order {
             let rows_max = prompt_left.min(*left);
@@ -296,6 +298,19 @@ fn mask_drafts(guide: &mut dyn Guide, drafts: &mut Vec<TokenId>, vocab: u32, mas
     guide.rewind(u32::try_from(kept).expect("few drafts"));
 }
 
+/// Rows that the widest products of a GPU take at once: one more costs nearly as much again.
+const ROWS_AT_ONCE: u32 = 256;
+
+/// Rows that prompts take beside `others`, at most `rows_max`: a few less where all together would
+/// be a few more than the products take at once.
+fn rows_beside(rows_max: u32, others: u32) -> u32 {
+    let over = (rows_max + others) % ROWS_AT_ONCE;
+    if over <= rows_max / 4 { rows_max - over } else { rows_max }
+}
+
 fn lane_of(index: usize) -> u32 {
     u32::try_from(index).expect("lanes are counted in u32")
 }
+
+#[cfg(test)]
+mod tests;
