@@ -113,7 +113,7 @@ impl<M: Measure> Search<M> {
         Self { measure, rules, rungs: BTreeMap::new(), runs: 0 }
     }
 
-    /// The whole search, and a few points beyond it for the curves.
+    /// The whole search, and for the curves a few points beyond it and between far ones.
     pub async fn run(&mut self) -> Result<Crossing, String> {
         let crossing = self.crossing().await?;
         let last = self.rules.ladder.len() - 1;
@@ -121,7 +121,21 @@ impl<M: Measure> Search<M> {
         for step in [last, above + (last - above) / 2] {
             self.is_speculative_faster(step).await?;
         }
+        while let Some(step) = self.gap() {
+            self.is_speculative_faster(step).await?;
+        }
         Ok(crossing)
+    }
+
+    /// A step between two neighbours of which one has more than twice the load of the other: a
+    /// straight line between them can make a curve look a fifth slower than it is.
+    fn gap(&self) -> Option<usize> {
+        let steps: Vec<usize> = self.rungs.keys().map(|it| self.step_of(*it)).collect();
+        let is_far = |pair: &&[usize]| {
+            let [near, far] = [pair[0], pair[1]].map(|it| self.rules.ladder[it]);
+            near * 2 < far && pair[0] + 1 < pair[1]
+        };
+        steps.windows(2).find(is_far).map(|pair| pair[0].midpoint(pair[1]))
     }
 
     /// Whether the threshold `high` still stands: nothing beside it contradicts it for sure.

@@ -68,6 +68,10 @@ fn the_crossing_is_found_within_one_step_in_few_runs() {
             assert!(search.runs() as usize <= 2 * 4 * steps.len(), "{name}: {}", search.runs());
             let read = file.read_by_router().unwrap();
             assert_eq!(read.thresholds, Some((found.high, found.low)));
+            // `marginal` reads straight lines between points.
+            let loads: Vec<u32> =
+                file.curves[Role::Speculative.label()].iter().map(|it| it.0).collect();
+            assert!(loads.windows(2).all(|it| it[1] <= it[0] * 2), "{name} {seed}: {loads:?}");
             let together = block_on(search.together(crossing)).unwrap();
             assert!((together - 0.8).abs() <= 0.08, "{name} {seed}: {together}");
             assert!(search.sentence(crossing).contains(&format!("threshold {}", found.high)));
