@@ -119,6 +119,68 @@ KERNEL draft_guess_slices(const Step p, const Collective c, const u32* target_id
   *count = mark;
 }
 
+// The draft layer's rows of several plain steps of the same sequences, until they are taken up
+// together: row `at` of step `n` is row n * rows + at.
+struct Deferred {
+  bf16* captured;   // of each step (rows, columns) in blocks
+  u32* tokens;
+  i32* positions;   // negative if the row does not exist
+  u32* lanes;
+  u32* sources;
+  int rows;         // of a step
+  int columns;
+};
+
+// Puts the rows of a step behind those of the steps before it. block: 256; rows <= 256.
+KERNEL defer_rows(const Step p, const Deferred d, const bf16* captured) {
+  wait_for_previous();
+  let_next_start();
+  const u32 before = p.inbox[DEFERRED], row = threadIdx.x;
+  const int eights = block_rows_of(d.rows) * d.columns;
+  uint4* to = (uint4*)d.captured + (size_t)before * eights;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < eights; i += gridDim.x * blockDim.x) {
+    to[i] = ((const uint4*)captured)[i];
+  }
+  if (blockIdx.x != 0 || d.rows <= row) return;
+  const u32 at = before * d.rows + row;
+  d.tokens[at] = p.tokens[row];
+  d.positions[at] = p.positions[row];
+  d.lanes[at] = p.lanes[row];
+  d.sources[at] = before == 0 ? p.sources[row] : at - d.rows;
+}
+
+// out: all rows that wait, (rows, columns) in blocks. grid: those rows; block: 128.
+KERNEL gather_deferred(const Deferred d, bf16* out) {
+  wait_for_previous();
+  let_next_start();
+  const int step_rows = block_rows_of(d.rows), step = blockIdx.x / d.rows;
+  const bf16* from = d.captured + (size_t)step * step_rows * 8 * d.columns;
+  for (int i = threadIdx.x; i < d.columns / 8; i += blockDim.x) {
+    *(uint4*)(out + block_place(blockIdx.x, i * 8, block_rows_of(gridDim.x))) =
+        *(const uint4*)(from + block_place(blockIdx.x % d.rows, i * 8, step_rows));
+  }
+}
+
+DEV void keep_state(const Step& p, u32 lane, u32 position, const float* state, float* by_page,
+                    int hidden) {
+  const u32 page = p.pages[(size_t)lane * p.pages_max + position / PAGE];
+  for (int i = threadIdx.x; i < hidden / 4; i += blockDim.x) {
+    ((float4*)(by_page + (size_t)page * hidden))[i] = ((const float4*)state)[i];
+  }
+}
+
+// As `keep_states`, of rows that waited: all of them stand. grid: those rows; block: 128.
+KERNEL keep_deferred(const Step p, const Deferred d, const float* rows, float* by_page,
+                     int hidden) {
+  wait_for_previous();
+  let_next_start();
+  const u32 row = blockIdx.x;
+  const i32 position = d.positions[row];
+  const bool is_last = gridDim.x <= row + d.rows, ends_page = (position + 1) % PAGE == 0;
+  if (position < 0 || (!is_last && !ends_page)) return;
+  keep_state(p, d.lanes[row], position, rows + (size_t)row * hidden, by_page, hidden);
+}
+
 // Keeps of each page the state of the last token that stands in it: what later rows start from.
 // grid: rows; block: 128.
 KERNEL keep_states(const Step p, const float* rows, float* by_page, int hidden) {
@@ -130,9 +192,5 @@ KERNEL keep_states(const Step p, const float* rows, float* by_page, int hidden) 
   const u32 last = p.ends[p.row_entries[row]];
   const bool stands = row <= last, ends_page = (position + 1) % PAGE == 0;
   if (!stands || (row != last && !ends_page)) return;
-  const u32 page = p.pages[(size_t)p.lanes[row] * p.pages_max + position / PAGE];
-  for (int i = threadIdx.x; i < hidden / 4; i += blockDim.x) {
-    const float4* from = (const float4*)(rows + (size_t)row * hidden);
-    ((float4*)(by_page + (size_t)page * hidden))[i] = from[i];
-  }
+  keep_state(p, p.lanes[row], position, rows + (size_t)row * hidden, by_page, hidden);
 }

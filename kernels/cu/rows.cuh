@@ -56,7 +56,7 @@ struct Step {
   int result_words;
 };
 
-// Words of the header: numbers and places in the inbox.
+// Words of the header: numbers and places in the inbox; how many steps' rows wait already.
 enum Header {
-  ENTRIES, ROWS, CHOOSERS, PATCHES, ENTRIES_AT, ROW_ENTRIES_AT, CHOOSERS_AT, PATCHES_AT
+  ENTRIES, ROWS, CHOOSERS, PATCHES, ENTRIES_AT, ROW_ENTRIES_AT, CHOOSERS_AT, PATCHES_AT, DEFERRED
 };

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use engine::backend::cuda::{CudaBackend, CudaOptions, KvMemory};
-use engine::batch::ids::TokenId;
+use engine::batch::ids::{SeqId, TokenId};
 use engine::batch::sampling::Sampling;
+use engine::draft::{Ask, Drafter, Proposal};
 use engine::model::{Head, Model, load_head, load_model};
 use kernels::ops::matmul::Format;
 use serde_json::Value;
@@ -53,13 +54,17 @@ struct Pair {
 
 impl Pair {
     fn drive(&self, way: Way) -> Result<Drive, Box<dyn Error>> {
+        Ok(Drive::new(self.backend(way)?, way.depth))
+    }
+
+    fn backend(&self, way: Way) -> Result<CudaBackend, Box<dyn Error>> {
         let head = if way.depth == 0 { None } else { Some(&self.head) };
         let options = options(&self.layout, way.records, way.lanes);
         let mut backend = CudaBackend::new(&self.model, head, &options)?;
         if way.records {
             backend.record_all(&[0, way.depth])?;
         }
-        Ok(Drive::new(backend, way.depth))
+        Ok(backend)
     }
 }
 
@@ -85,7 +90,55 @@ pub(crate) fn check(
     let golden: Value = serde_json::from_str(&fs::read_to_string(golden)?)?;
     let rows = golden["rows"].as_array().ok_or("no rows")?;
     let right = reference(&pair, rows)?;
-    Ok(equal(&pair, rows, prompts)? && right)
+    let right = equal(&pair, rows, prompts)? && right;
+    Ok(paused(&pair, &mixed(rows, prompts))? && right)
+}
+
+/// Drafts for some steps, then none for as many.
+#[derive(Debug)]
+struct Pausing {
+    steps: u32,
+    done: u32,
+}
+
+impl Drafter for Pausing {
+    fn propose(&mut self, asks: &[Ask<'_>], proposals: &mut [Proposal]) {
+        let drafts = self.done / self.steps % 2 == 1;
+        self.done += 1;
+        for (ask, proposal) in asks.iter().zip(proposals) {
+            proposal.held = if drafts { ask.wanted } else { 0 };
+        }
+    }
+
+    fn reads_tokens(&self) -> bool {
+        false
+    }
+
+    fn forget(&mut self, _: SeqId) {}
+}
+
+/// What waits for the draft layer in pauses gives the drafts that it gives when it does not wait.
+fn paused(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
+    let mut right = true;
+    for (steps, batch) in [(3, 16), (13, 7), (30, 64)] {
+        let run = |records| -> Result<Vec<Text>, Box<dyn Error>> {
+            let backend = pair.backend(Way { depth: 3, records, lanes: 64 })?;
+            let mut drive = Drive::with(backend, Box::new(Pausing { steps, done: 0 }), 3);
+            drive.texts(prompts, batch, 128, &greedy())
+        };
+        let (waited, at_once) = (run(true)?, run(false)?);
+        let kept = |texts: &[Text]| texts.iter().flat_map(|it| &it.kept).sum::<u32>();
+        let differ = waited.iter().zip(&at_once).filter(|(a, b)| a != b).count();
+        println!(
+            "{steps} steps with drafts, {steps} without, batch {batch}: {differ} of {} texts or their \
+             drafts differ; kept {} and {}",
+            prompts.len(),
+            kept(&waited),
+            kept(&at_once),
+        );
+        right &= differ == 0;
+    }
+    Ok(right)
 }
 
 /// Texts and accepted drafts of the float32 reference; a difference is fine where the two likeliest

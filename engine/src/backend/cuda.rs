@@ -21,6 +21,7 @@ use crate::backend::{Backend, BackendError, Shape};
 use crate::batch::plan::{StepChoices, StepPlan};
 use crate::model::{self, HeadConfig, Model, ModelConfig};
 
+mod deferred;
 mod head;
 mod layer;
 mod rank;

@@ -1,7 +1,7 @@
 //! A step on the device: how it is laid out, embedded, drafted for and accepted.
 
-use kernels::cuda::{Device, DeviceError};
-use kernels::ops::draft::{self, InputNorms, InputRows, States};
+use kernels::cuda::{Buffer, Device, DeviceError};
+use kernels::ops::draft::{self, Deferred, InputNorms, InputRows, States, Window};
 use kernels::ops::embed;
 use kernels::ops::matmul::{Format, Matrix};
 use kernels::ops::rows::{
@@ -10,7 +10,7 @@ use kernels::ops::rows::{
 use kernels::ops::sample::Logits;
 
 use crate::Report;
-use crate::random::{Random, floats, poison, unblocked};
+use crate::random::{Random, floats, poison, rounded, unblocked};
 
 const HIDDEN: usize = 64;
 const VOCAB: usize = 100;
@@ -133,7 +133,8 @@ fn chained(
     report.same("one guess kept", &results[..3], &[2, 21, 33]);
     report.same("no guess", &results[5..7], &[1, 70]);
     report.same("lanes move", &device.read(&step.lane_lens, 0..2)?, &[20, 4]);
-    states(device, report, step, extent)
+    states(device, report, step, extent)?;
+    waiting(device, report, step, words)
 }
 
 /// What the draft layer reads, and what is kept for it.
@@ -180,4 +181,76 @@ fn states(
     report.compare("draft input", &out, &want, 4e-3);
     report.same("draft residual", &device.read(&stream, 0..3 * HIDDEN)?, &from.concat());
     Ok(())
+}
+
+/// Rows of plain steps that wait for the draft layer, and the states that are kept of them.
+fn waiting(
+    device: &Device,
+    report: &mut Report,
+    step: &mut Step,
+    words: &mut StepWords,
+) -> Result<(), DeviceError> {
+    const COLUMNS: usize = 128;
+    let mut random = Random::new(6);
+    let window = Window { rows: 4, steps: 4 };
+    let mut deferred = Deferred::new(device, 32, COLUMNS)?;
+    let mut pushed = Vec::new();
+    for before in 0..3 {
+        words.clear();
+        let first = Entry { start: 20 + before, fed: 1, flags: CHOOSES, ..Entry::default() };
+        let second = Entry { lane: 1, start: 14 + before, ..first };
+        for (entry, token) in [(first, 70 + before), (second, 80 + before)] {
+            words.push(entry, Wish::greedy(), Lists { tokens: &[token], ..Lists::default() }, 0);
+        }
+        words.defer(before as usize);
+        send(device, step, words, Extent { entries: 4, rows: 4, choosers: 4 })?;
+        let captured = rounded(&random.floats(8 * COLUMNS, 1.0));
+        deferred.push(device, step, &device.upload(&captured)?, window)?;
+        pushed.extend(unblocked(&floats(&captured), 4, COLUMNS));
+    }
+    let window = Window { steps: 3, ..window };
+    let positions = device.read(&deferred.positions, 0..12)?;
+    let want = [20, 14, -1, -1, 21, 15, -1, -1, 22, 16, -1, -1];
+    report.same("positions that wait", &positions, &want);
+    let tokens = device.read(&deferred.tokens, 0..10)?;
+    report.same("tokens that wait", &tokens, &[70, 80, NONE, NONE, 71, 81, NONE, NONE, 72, 82]);
+    let page = 1 << 31;
+    let sources = device.read(&deferred.sources, 0..10)?;
+    let want = [page | 6, page | 9, NONE, NONE, 0, 1, 2, 3, 4, 5];
+    report.same("sources of what waits", &sources, &want);
+    let mut gathered = device.upload(&poison(16 * COLUMNS))?;
+    deferred.gather(device, window, &mut gathered)?;
+    let gathered = unblocked(&floats(&device.read(&gathered, 0..16 * COLUMNS)?), 12, COLUMNS);
+    report.same("captured rows that wait", &gathered, &pushed);
+
+    let mut states = States::new(device, 16, HIDDEN)?;
+    let made = random.floats(window.all() * HIDDEN, 2.0);
+    let rows = device.upload(&made)?;
+    states.keep_deferred(device, step, &mut deferred, window, &rows)?;
+    // The first lane stands in one page; the second has filled one and gone on to the next.
+    let kept = residuals(device, &states, &[page | 6, page | 9, page | 2], &rows)?;
+    let want = [8, 5, 9].map(|row: usize| &made[row * HIDDEN..][..HIDDEN]).concat();
+    report.same("states of what waited", &kept, &want);
+    Ok(())
+}
+
+/// The states that rows with these sources start from.
+fn residuals(
+    device: &Device,
+    states: &States,
+    sources: &[u32],
+    rows: &Buffer<f32>,
+) -> Result<Vec<f32>, DeviceError> {
+    let (table, _) = table(device)?;
+    let norm = device.upload(&[1.0; HIDDEN])?;
+    let norms =
+        InputNorms { table: &table, token: &norm, state: &norm, eps: 1e-5, keep_normed: false };
+    let count = sources.len();
+    let tokens = device.upload(&vec![1_u32; count])?;
+    let sources = device.upload(sources)?;
+    let mut stream = device.upload(&vec![f32::NAN; count * HIDDEN])?;
+    let mut out = device.upload(&poison(count.next_multiple_of(8) * 2 * HIDDEN))?;
+    let input = InputRows { tokens: &tokens, sources: Some(&sources), states: rows, rows: count };
+    draft::input(device, norms, states, input, &mut stream, &mut out)?;
+    device.read(&stream, 0..count * HIDDEN)
 }

@@ -50,7 +50,16 @@ pub(super) const SOURCES: &[Source] = &[
     source!("attend_many", "attend_many_64", "attend_many_128"),
     source!("attend_wide", "attend_wide_64", "attend_wide_128"),
     source!("collective", "reduce_few", "reduce_many"),
-    source!("draft", "draft_input", "draft_guess", "draft_guess_slices", "keep_states"),
+    source!(
+        "draft",
+        "draft_input",
+        "draft_guess",
+        "draft_guess_slices",
+        "keep_states",
+        "defer_rows",
+        "gather_deferred",
+        "keep_deferred"
+    ),
     source!("embed", "embed"),
     source!(
         "matmul_broad",

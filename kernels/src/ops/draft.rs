@@ -44,6 +44,129 @@ impl States {
         ];
         device.launch("keep_states", Grid::new(whole(extent.rows), 128), &args)
     }
+
+    /// The same of rows that waited, `window` of them; `rows` are the states of all.
+    pub fn keep_deferred(
+        &mut self,
+        device: &Device,
+        step: &mut Step,
+        deferred: &mut Deferred,
+        window: Window,
+        rows: &Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(window.all() * self.hidden <= rows.len(), "a state for each row");
+        let args = step.args(window.extent());
+        let of = deferred.args(window);
+        let args = [
+            Arg::value(&args),
+            Arg::value(&of),
+            Arg::Address(rows.read()),
+            Arg::Address(self.by_page.write()),
+            Arg::U32(whole(self.hidden)),
+        ];
+        device.launch("keep_deferred", Grid::new(whole(window.all()), 128), &args)
+    }
+}
+
+/// Rows that wait: so many of each of so many steps, in the order of the steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    pub rows: usize,
+    pub steps: usize,
+}
+
+impl Window {
+    pub const fn all(self) -> usize {
+        self.rows * self.steps
+    }
+
+    fn extent(self) -> Extent {
+        Extent { entries: self.rows, rows: self.rows, choosers: 0 }
+    }
+}
+
+/// Rows of several plain steps of the same sequences, each a token further, until the draft layer
+/// takes them up together. Row `r` of step `n` is row `n * rows + r`.
+#[derive(Debug)]
+pub struct Deferred {
+    /// What the target's layers left: of each step (rows, columns) in blocks.
+    captured: Buffer<bf16>,
+    pub tokens: Buffer<u32>,
+    pub positions: Buffer<i32>,
+    pub lanes: Buffer<u32>,
+    pub sources: Buffer<u32>,
+    columns: usize,
+}
+
+/// The twin of `Deferred` in `cu/draft.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+struct DeferredArgs {
+    captured: u64,
+    tokens: u64,
+    positions: u64,
+    lanes: u64,
+    sources: u64,
+    rows: u32,
+    columns: u32,
+}
+
+impl Deferred {
+    /// For up to `rows` rows in all, those of each step rounded up to eights.
+    pub fn new(device: &Device, rows: usize, columns: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            captured: device.zeros(block_values(rows, columns))?,
+            tokens: device.zeros(rows)?,
+            positions: device.zeros(rows)?,
+            lanes: device.zeros(rows)?,
+            sources: device.zeros(rows)?,
+            columns,
+        })
+    }
+
+    /// Puts the rows of this step behind those that wait, of as many steps as the step's words
+    /// say: fewer than the window has. captured: (rows, columns) in blocks.
+    pub fn push(
+        &mut self,
+        device: &Device,
+        step: &mut Step,
+        captured: &Buffer<bf16>,
+        window: Window,
+    ) -> Result<(), DeviceError> {
+        let values = block_values(window.rows, self.columns);
+        assert!(values <= captured.len(), "all rows are there");
+        assert!(values * window.steps <= self.captured.len() && window.rows <= 256, "they fit");
+        let args = step.args(window.extent());
+        let own = self.args(window);
+        let args = [Arg::value(&args), Arg::value(&own), Arg::Address(captured.read())];
+        device.launch("defer_rows", Grid::new(whole(values.div_ceil(8 * 256)), 256), &args)
+    }
+
+    /// `out`: what was captured of all rows of the window, (rows, columns) in blocks.
+    pub fn gather(
+        &mut self,
+        device: &Device,
+        window: Window,
+        out: &mut Buffer<bf16>,
+    ) -> Result<(), DeviceError> {
+        assert!(block_values(window.all(), self.columns) <= out.len(), "a place for each row");
+        let own = self.args(window);
+        let args = [Arg::value(&own), Arg::Address(out.write())];
+        device.launch("gather_deferred", Grid::new(whole(window.all()), 128), &args)
+    }
+
+    fn args(&mut self, window: Window) -> DeferredArgs {
+        assert!(window.all() <= self.tokens.len(), "no more rows than there is memory for");
+        DeferredArgs {
+            captured: self.captured.write(),
+            tokens: self.tokens.write(),
+            positions: self.positions.write(),
+            lanes: self.lanes.write(),
+            sources: self.sources.write(),
+            rows: whole(window.rows),
+            columns: whole(self.columns),
+        }
+    }
 }
 
 /// What the input of the draft layer is made with.

@@ -9,7 +9,7 @@ use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
 mod words;
 
-pub use words::{Lists, StepWords, Wish};
+pub use words::{Lists, NOTHING, StepWords, Wish};
 
 /// Tokens of a page.
 pub const PAGE_TOKENS: usize = 16;

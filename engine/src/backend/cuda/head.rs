@@ -4,11 +4,12 @@
 use kernels::cuda::{Buffer, Device};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
-use kernels::ops::draft::{self, InputNorms, InputRows, States};
+use kernels::ops::draft::{self, Deferred, InputNorms, InputRows, States, Window};
 use kernels::ops::matmul::{self, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{Extent, Step};
 
+use super::deferred::ROWS_MAX;
 use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools, projections};
 use super::shard::Shard;
 use super::target::{Capture, Target};
@@ -39,6 +40,8 @@ pub(super) struct Head {
     pages: Pages,
     states: States,
     pub(super) capture: Capture,
+    /// What plain steps captured and nobody has read yet.
+    deferred: Deferred,
     /// (rows, hidden): fused hidden states.
     fused: Buffer<f32>,
     /// (rows, 2 hidden) in blocks.
@@ -111,6 +114,7 @@ impl Head {
             pages: Pages::new(device, 1, 0, sizes.kv_heads, config.head_dim)?,
             states: States::new(device, 0, hidden)?,
             capture: Capture::new(device, layers, hidden, rows_max)?,
+            deferred: Deferred::new(device, ROWS_MAX, layers.len() * hidden)?,
             fused: device.zeros(rows_max * hidden)?,
             joined: device.zeros(block_values(rows_max, 2 * hidden))?,
             keys_values_out: device.zeros(rows_max * 2 * kv)?,
@@ -198,15 +202,21 @@ impl Head {
 
     /// Stores keys and values of all rows from the target's true hidden states, over those of
     /// guesses. Needs nothing of the target after the last captured layer, so it can run beside
-    /// what is left.
+    /// what is left. `waited`: of the rows that waited and are gathered, instead of the step's.
     pub(super) fn keep_up(
         &mut self,
         device: &Device,
         target: &Target,
         step: &Step,
         rows: usize,
+        waited: bool,
     ) -> Result<(), BackendError> {
-        let products = &mut self.products;
+        let Self { deferred: of, products, .. } = self;
+        let (tokens, sources, positions, lanes) = if waited {
+            (&of.tokens, &of.sources, &of.positions, &of.lanes)
+        } else {
+            (&step.tokens, &step.sources, &step.positions, &step.lanes)
+        };
         let of = Rows { x: &self.capture.to, rows, norm: None };
         self.fc.multiply(device, products, of, Out::Plain(&mut self.fused))?;
         let norms = InputNorms {
@@ -216,8 +226,7 @@ impl Head {
             eps: self.sizes.eps,
             keep_normed: self.keep_normed,
         };
-        let sources = Some(&step.sources);
-        let input = InputRows { tokens: &step.tokens, sources, states: &self.fused, rows };
+        let input = InputRows { tokens, sources: Some(sources), states: &self.fused, rows };
         let stream = &mut self.room.stream;
         draft::input(device, norms, &self.states, input, stream, &mut self.joined)?;
         let of = Rows { x: &self.joined, rows, norm: None };
@@ -230,8 +239,32 @@ impl Head {
             turns: &self.turns,
             behind: BEHIND,
         };
-        let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
+        let places = Places { positions, lanes, rows };
         Ok(rotation.store(device, step, places, (&mut self.pages, 0))?)
+    }
+
+    /// Leaves the rows of a plain step for later.
+    pub(super) fn defer(
+        &mut self,
+        device: &Device,
+        step: &mut Step,
+        window: Window,
+    ) -> Result<(), BackendError> {
+        Ok(self.deferred.push(device, step, &self.capture.to, window)?)
+    }
+
+    /// Takes up the rows that wait.
+    pub(super) fn catch_up(
+        &mut self,
+        device: &Device,
+        target: &Target,
+        step: &mut Step,
+        window: Window,
+    ) -> Result<(), BackendError> {
+        self.deferred.gather(device, window, &mut self.capture.to)?;
+        self.keep_up(device, target, step, window.all(), true)?;
+        let Self { states, deferred, fused, .. } = self;
+        Ok(states.keep_deferred(device, step, deferred, window, fused)?)
     }
 
     /// Keeps the states that later steps start from. After [`Self::keep_up`], and where there are

@@ -9,9 +9,10 @@ use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::collective::Collective;
 use kernels::ops::rope::Pages;
-use kernels::ops::rows::{Extent, PAGE_TOKENS, Step, StepSizes};
+use kernels::ops::rows::{Extent, NOTHING, PAGE_TOKENS, Step, StepSizes};
 use kernels::ops::sample::{self, Choices};
 
+use super::deferred::{self, Waiting};
 use super::head::{Extents, Head};
 use super::layer::{Room, Scratch, Spans};
 use super::results::{Outboxes, Sent};
@@ -60,6 +61,7 @@ pub(super) struct Rank {
     page_bytes: usize,
     graphs: BTreeMap<Recorded, Graph>,
     records: bool,
+    waiting: Waiting,
     submitted: usize,
     /// Stands as long as the weights do.
     pub(super) shared: Option<(Offer, Told)>,
@@ -154,6 +156,7 @@ impl Rank {
             sent: VecDeque::new(),
             graphs: BTreeMap::new(),
             records: options.records,
+            waiting: Waiting::default(),
             submitted: 0,
             shared: shelf.and_then(Shelf::offer),
             device,
@@ -199,8 +202,7 @@ impl Rank {
     /// Runs the whole step once, then records it. The step before must have been queued whole: what
     /// runs here is a step in which no row exists.
     fn record(&mut self, shape: Recorded) -> Result<(), BackendError> {
-        let nothing = [0, 0, 0, 0, 8, 8, 8, 8];
-        self.device.write(&mut self.step.inbox, 0, &nothing)?;
+        self.device.write(&mut self.step.inbox, 0, &NOTHING)?;
         self.run(shape.extent(), Some(shape), shape.depth, (0, 0))?;
         self.device.synchronize()?;
         let device = Arc::clone(&self.device);
@@ -236,11 +238,15 @@ impl Rank {
         target.run(&mut pass, 0..captured)?;
         // Where nothing is guessed every row stands: its state need not wait for what is accepted.
         let all_stand = recorded.is_some_and(|it| it.rows == 1);
-        if let Some(head) = head.as_mut() {
-            device.beside(|| {
-                head.keep_up(device, target, step, rows)?;
+        let may_wait = recorded.filter(|_| self.records);
+        let window = may_wait.and_then(|it| deferred::window(it, step.sizes.rows_max));
+        match (head.as_mut(), window) {
+            (Some(head), Some(window)) => head.defer(device, step, window)?,
+            (Some(head), None) => device.beside(|| {
+                head.keep_up(device, target, step, rows, false)?;
                 if all_stand { head.keep_states(device, step, extent) } else { Ok(()) }
-            })?;
+            })?,
+            (None, _) => {}
         }
         let spans = spans_of(step, recorded, own, counts);
         let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture: None };
@@ -256,7 +262,7 @@ impl Rank {
             sample::launch(device, step, extent, logits, choices)?;
         }
         step.accept(device, extent, &choices.tokens)?;
-        if let Some(head) = head {
+        if let Some(head) = head.as_mut().filter(|_| window.is_none()) {
             device.join()?;
             if !all_stand {
                 head.keep_states(device, step, extent)?;
@@ -265,14 +271,38 @@ impl Rank {
         Ok(())
     }
 
-    fn launch(&mut self) -> Result<(), BackendError> {
+    /// Takes up the rows of the draft layer that wait.
+    fn catch_up(&mut self) -> Result<(), BackendError> {
+        let Self { device, target, head, step, waiting, .. } = self;
+        match (head, waiting.end()) {
+            (Some(head), Some(window)) => head.catch_up(device, target, step, window),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the rows of the draft layer wait where they may; else none wait any longer.
+    fn defer(&mut self, plan: &StepPlan, recorded: Option<Recorded>) -> Result<(), BackendError> {
+        let may_wait = recorded.filter(|_| self.head.is_some());
+        let window = may_wait.and_then(|it| deferred::window(it, self.step.sizes.rows_max));
+        if !window.is_some_and(|it| self.waiting.takes(plan, it)) {
+            self.catch_up()?;
+        }
+        if let Some(window) = window {
+            self.outgoing.words.defer(self.waiting.add(plan, window));
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, plan: &StepPlan) -> Result<(), BackendError> {
         let extent = self.outgoing.extent();
         let recorded = self.outgoing.recorded.filter(|_| self.records);
         if let Some(shape) = recorded
             && !self.graphs.contains_key(&shape)
         {
+            self.catch_up()?;
             self.record(shape)?;
         }
+        self.defer(plan, recorded)?;
         let words = self.outgoing.words.finish();
         if self.step.sizes.words_max < words.len() {
             let detail = format!("a step of {} words is longer than the inbox", words.len());
@@ -280,7 +310,8 @@ impl Rank {
         }
         self.inboxes[self.submitted % 2].send(&mut self.step.inbox, words)?;
         if let Some(shape) = recorded {
-            return Ok(self.graphs[&shape].launch()?);
+            self.graphs[&shape].launch()?;
+            return if self.waiting.is_full() { self.catch_up() } else { Ok(()) };
         }
         if self.outgoing.recorded.is_none() {
             let [few, many] = &mut self.span_boxes;
@@ -298,7 +329,7 @@ impl Rank {
         let is_known = plan.rows.iter().all(|it| (it.0 as usize) < vocab);
         assert!(is_known, "tokens are checked where requests enter");
         self.outgoing.fill(plan, &mut self.tables, self.target.sizes, vocab);
-        self.launch()?;
+        self.launch(plan)?;
         let outbox = self.submitted % 2;
         self.submitted += 1;
         let choosers = self.outgoing.extent().choosers;

@@ -5,8 +5,12 @@ use bytemuck::{Pod, Zeroable};
 use super::{CHOOSES, Entry, NONE};
 use crate::ops::whole;
 
-/// Words before what the header points to.
-const HEADER: usize = 8;
+/// Words before what the header points to: numbers, places, and how many steps' rows wait.
+const HEADER: usize = 9;
+const DEFERRED_AT: usize = 8;
+
+/// A step of nothing.
+pub const NOTHING: [u32; HEADER] = [0, 0, 0, 0, 9, 9, 9, 9, 0];
 
 /// How a token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -138,6 +142,11 @@ impl StepWords {
         };
         entry.wish = self.append(bytemuck::cast_slice(&[wish]));
         self.entries.push(entry);
+    }
+
+    /// The draft layer's rows wait behind those of so many steps: see `ops::draft::Deferred`.
+    pub fn defer(&mut self, behind: usize) {
+        self.words[DEFERRED_AT] = whole(behind);
     }
 
     /// Ends the step and gives its words.
