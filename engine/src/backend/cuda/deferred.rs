@@ -1,10 +1,11 @@
 //! Which plain steps leave the draft layer's rows for later, and when those are taken up.
 //!
-//! An engine that could draft and does not still has to know the keys and values of its draft layer,
-//! or its first drafts after a pause would be poor. Taken up each step they cost a reading of the
-//! layer's first matrices each time, and kernels beside the target's: a percent or two of a step of
-//! few sequences. So the rows of some steps of the same sequences wait in memory and are taken up
-//! together: when there is no room for more, and before any step that is not one more of the same.
+//! An engine that could draft and does not still has to know the keys and values of its draft
+//! layer, or its first drafts after a pause would be poor. Taken up each step they cost a reading
+//! of the layer's first matrices each time, and kernels beside the target's: a percent or two of a
+//! step of few sequences. So the rows of some steps of the same sequences wait in memory and are
+//! taken up together: when there is no room for more, and before any step that is not one more of
+//! the same.
 
 use kernels::ops::draft::Window;
 
