@@ -130,8 +130,8 @@ fn paused(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
         let kept = |texts: &[Text]| texts.iter().flat_map(|it| &it.kept).sum::<u32>();
         let differ = waited.iter().zip(&at_once).filter(|(a, b)| a != b).count();
         println!(
-            "{steps} steps with drafts, {steps} without, batch {batch}: {differ} of {} texts or their \
-             drafts differ; kept {} and {}",
+            "{steps} steps with drafts, {steps} without, batch {batch}: {differ} of {} texts or \
+             their drafts differ; kept {} and {}",
             prompts.len(),
             kept(&waited),
             kept(&at_once),
