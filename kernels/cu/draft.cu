@@ -131,11 +131,14 @@ struct Deferred {
   int columns;
 };
 
-// Puts the rows of a step behind those of the steps before it. block: 256; rows <= 256.
-KERNEL defer_rows(const Step p, const Deferred d, const bf16* captured) {
+// `accept` of a plain step, whose rows it puts behind those of the steps before it. block: 256;
+// rows <= 256.
+KERNEL accept_and_defer(const Step p, const u32* choices, const Deferred d,
+                        const bf16* captured) {
   wait_for_previous();
   let_next_start();
   const u32 before = p.inbox[DEFERRED], row = threadIdx.x;
+  if (blockIdx.x == 0) accept_entry(p, choices, row);
   const int eights = block_rows_of(d.rows) * d.columns;
   uint4* to = (uint4*)d.captured + (size_t)before * eights;
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < eights; i += gridDim.x * blockDim.x) {

@@ -91,40 +91,11 @@ KERNEL lay_step(const Step p) {
   }
 }
 
-// Even in [0, 1): for pretended acceptance, the same in every run.
-DEV float chance(u32 lane, u32 position) {
-  u64 mixed = ((u64)lane << 32 | position) * 0x9e3779b97f4a7c15ull;
-  mixed = (mixed ^ mixed >> 31) * 0xbf58476d1ce4e5b9ull;
-  return (mixed >> 40) * 0x1p-24f;
-}
-
-// Keeps the drafts that equal the choice before them, and the one choice after them; moves the
-// lane on. choices: of each row that chooses. A thread takes an entry.
+// A thread takes an entry. choices: of each row that chooses.
 KERNEL accept(const Step p, const u32* choices) {
   wait_for_previous();
   let_next_start();
-  const u32 index = blockIdx.x * blockDim.x + threadIdx.x;
-  if (p.entries_max <= index || p.inbox[ENTRIES] <= index) return;
-  const Entry entry = p.entries[index];
-  const u32 last = entry.row + entry.fed - 1;
-  const u32 start = p.positions[entry.row];
-  u32* result = p.results + (size_t)index * p.result_words;
-  u32 kept = 0;
-  if (entry.flags & CHOOSES) {
-    const u32* chosen = choices + entry.choice;
-    auto keeps = [&](u32 at) {
-      if (p.simulated == 0) return p.tokens[last + 1 + at] == chosen[at];
-      return chance(entry.lane, start + at) < p.simulated[at];
-    };
-    while (kept < entry.drafts && keeps(kept)) ++kept;
-    result[0] = kept + 1;
-    for (u32 i = 0; i <= kept; ++i) result[1 + i] = chosen[i];
-    p.lane_tokens[entry.lane] = chosen[kept];
-  } else {
-    result[0] = 0;
-  }
-  p.lane_lens[entry.lane] = start + entry.fed + kept;
-  p.ends[index] = last + kept;
+  accept_entry(p, choices, blockIdx.x * blockDim.x + threadIdx.x);
 }
 
 // out[i, :] = x[rows[i], :], both in blocks; zeros for rows that are not there.

@@ -155,8 +155,8 @@ flags! {
     /// Tokens that one step may read: the chunk in which prompts are read
     /// [default: 256; on a GPU 2048]
     rows_max: "N",
-    /// Prompt tokens in a step in which others decode: less lets those wait less
-    /// [default: a quarter of rows-max]
+    /// Prompt tokens in a step in which others decode: less lets those wait less; a step takes a
+    /// few less where all its rows are then a multiple of 256 [default: a quarter of rows-max]
     prompt_rows_max: "N",
     /// Memory for keys and values, such as 512MiB or 2GiB, on each GPU [default: see
     /// --memory-fraction]

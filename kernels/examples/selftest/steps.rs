@@ -205,7 +205,9 @@ fn waiting(
         words.defer(before as usize);
         send(device, step, words, Extent { entries: 4, rows: 4, choosers: 4 })?;
         let captured = rounded(&random.floats(8 * COLUMNS, 1.0));
-        deferred.push(device, step, &device.upload(&captured)?, window)?;
+        let choices = device.upload(&[90 + before, 95, 0, 0])?;
+        deferred.accept(device, step, &choices, &device.upload(&captured)?, window)?;
+        report.same("plain results", &device.read(&step.results, 0..2)?, &[1, 90 + before]);
         pushed.extend(unblocked(&floats(&captured), 4, COLUMNS));
     }
     let window = Window { steps: 3, ..window };

@@ -56,7 +56,7 @@ pub(super) const SOURCES: &[Source] = &[
         "draft_guess",
         "draft_guess_slices",
         "keep_states",
-        "defer_rows",
+        "accept_and_defer",
         "gather_deferred",
         "keep_deferred"
     ),

@@ -124,22 +124,31 @@ impl Deferred {
         })
     }
 
-    /// Puts the rows of this step behind those that wait, of as many steps as the step's words
-    /// say: fewer than the window has. captured: (rows, columns) in blocks.
-    pub fn push(
+    /// [`Step::accept`] of a plain step, one choice a row, whose rows it puts behind those that
+    /// wait, of as many steps as the step's words say: fewer than the window has. captured: (rows,
+    /// columns) in blocks.
+    pub fn accept(
         &mut self,
         device: &Device,
         step: &mut Step,
+        choices: &Buffer<u32>,
         captured: &Buffer<bf16>,
         window: Window,
     ) -> Result<(), DeviceError> {
+        assert!(window.rows <= choices.len(), "a choice for each row");
         let values = block_values(window.rows, self.columns);
         assert!(values <= captured.len(), "all rows are there");
         assert!(values * window.steps <= self.captured.len() && window.rows <= 256, "they fit");
         let args = step.args(window.extent());
         let own = self.args(window);
-        let args = [Arg::value(&args), Arg::value(&own), Arg::Address(captured.read())];
-        device.launch("defer_rows", Grid::new(whole(values.div_ceil(8 * 256)), 256), &args)
+        let args = [
+            Arg::value(&args),
+            Arg::Address(choices.read()),
+            Arg::value(&own),
+            Arg::Address(captured.read()),
+        ];
+        let blocks = whole(values.div_ceil(8 * 256));
+        device.launch("accept_and_defer", Grid::new(blocks, 256), &args)
     }
 
     /// `out`: what was captured of all rows of the window, (rows, columns) in blocks.

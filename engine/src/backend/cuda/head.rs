@@ -243,14 +243,15 @@ impl Head {
         Ok(rotation.store(device, step, places, (&mut self.pages, 0))?)
     }
 
-    /// Leaves the rows of a plain step for later.
-    pub(super) fn defer(
+    /// Accepts the choices of a plain step and leaves its rows for later.
+    pub(super) fn accept(
         &mut self,
         device: &Device,
         step: &mut Step,
+        choices: &Buffer<u32>,
         window: Window,
     ) -> Result<(), BackendError> {
-        Ok(self.deferred.push(device, step, &self.capture.to, window)?)
+        Ok(self.deferred.accept(device, step, choices, &self.capture.to, window)?)
     }
 
     /// Takes up the rows that wait.

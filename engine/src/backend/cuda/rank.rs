@@ -240,13 +240,11 @@ impl Rank {
         let all_stand = recorded.is_some_and(|it| it.rows == 1);
         let may_wait = recorded.filter(|_| self.records);
         let window = may_wait.and_then(|it| deferred::window(it, step.sizes.rows_max));
-        match (head.as_mut(), window) {
-            (Some(head), Some(window)) => head.defer(device, step, window)?,
-            (Some(head), None) => device.beside(|| {
+        if let Some(head) = head.as_mut().filter(|_| window.is_none()) {
+            device.beside(|| {
                 head.keep_up(device, target, step, rows, false)?;
                 if all_stand { head.keep_states(device, step, extent) } else { Ok(()) }
-            })?,
-            (None, _) => {}
+            })?;
         }
         let spans = spans_of(step, recorded, own, counts);
         let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture: None };
@@ -261,8 +259,11 @@ impl Rank {
             let logits = target.logits(device, scratch, x, extent.choosers, logits)?;
             sample::launch(device, step, extent, logits, choices)?;
         }
+        if let (Some(head), Some(window)) = (head.as_mut(), window) {
+            return head.accept(device, step, &choices.tokens, window);
+        }
         step.accept(device, extent, &choices.tokens)?;
-        if let Some(head) = head.as_mut().filter(|_| window.is_none()) {
+        if let Some(head) = head {
             device.join()?;
             if !all_stand {
                 head.keep_states(device, step, extent)?;
