@@ -137,7 +137,7 @@ DEV void attend_few(const Attend& p) {
   wait_for_previous();
   let_next_start();
   if (text.chunks <= blockIdx.x) return;
-  turn_rows<HEAD, WARPS>(s.q, s.own, p, text, kv_head, [&](int position) {
+  turn_rows<HEAD, WARPS, 3>(s.q, s.own, p, text, kv_head, [&](int position) {
     return position / CHUNK % gridDim.x == blockIdx.x;
   });
   Part<HEAD, TILES, WARPS> part, total;

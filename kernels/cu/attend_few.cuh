@@ -28,7 +28,7 @@ struct Text {
 
 // Every warp finds it by itself.
 DEV Text find_text(const Attend& p) {
-  const int lane = threadIdx.x % WARP;
+  const int lane = thread() % WARP;
   Text text;
   text.span = p.spans[blockIdx.z];
   const bool is_row = lane < text.span.y;
@@ -100,18 +100,25 @@ struct Part {
 template <int HEAD, int TILES, int WARPS>
 DEV void clear_queries(bf16* q, const Attend& p, const Text& text) {
   const int used = text.span.y * p.group * (HEAD / 8);
-  for (int i = used + threadIdx.x; i < TILES * 16 * (HEAD / 8); i += WARPS * WARP) {
+  for (int i = used + thread(); i < TILES * 16 * (HEAD / 8); i += WARPS * WARP) {
     ((uint4*)q)[i] = make_uint4(0, 0, 0, 0);
   }
 }
 
+// Asks for a head; whether it is there.
+template <int PAIRS>
+DEV bool load_head(Raw<PAIRS>& raw, const Attend& p, int row, int position, int head) {
+  raw = raw_head<PAIRS>(p.rope, row, position, head);
+  return true;
+}
+
 // Turns the queries that share this kv head, and the rows' own keys and values.
 // `keeps(position)`: whether this block puts those to their page.
-template <int HEAD, int WARPS, class Keeps>
-DEV void turn_rows(bf16* q, bf16 (&own)[2][ROWS_MAX * HEAD], const Attend& p, const Text& text,
+template <int HEAD, int WARPS, int AT_ONCE, class Args, class Keeps>
+DEV void turn_rows(bf16* q, bf16 (&own)[2][ROWS_MAX * HEAD], const Args& p, const Text& text,
                    int kv_head, Keeps keeps) {
-  const int AT_ONCE = 3, PAIRS = HEAD / 64;
-  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  const int PAIRS = HEAD / 64;
+  const int warp = thread() / WARP, lane = thread() % WARP;
   const int heads = p.group + 2, all = text.span.y * heads;
   auto head_of = [&](int within) {
     if (within < p.group) return kv_head * p.group + within;
@@ -119,12 +126,17 @@ DEV void turn_rows(bf16* q, bf16 (&own)[2][ROWS_MAX * HEAD], const Attend& p, co
   };
   for (int first = warp; first < all; first += WARPS * AT_ONCE) {
     Raw<PAIRS> raw[AT_ONCE];
+    bool is_there;
+    do {
+      is_there = true;
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      int one = first + i * WARPS, at = one / heads;
-      if (all <= one || text.rows <= at) continue;
-      raw[i] = raw_head<PAIRS>(p.rope, text.span.x + at, text.start + at, head_of(one % heads));
-    }
+      for (int i = 0; i < AT_ONCE; ++i) {
+        int one = first + i * WARPS, at = one / heads;
+        if (all <= one || text.rows <= at) continue;
+        const int row = text.span.x + at, position = text.start + at;
+        is_there &= load_head<PAIRS>(raw[i], p, row, position, head_of(one % heads));
+      }
+    } while (!is_there);
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
       int one = first + i * WARPS, at = one / heads, within = one % heads;
@@ -158,7 +170,7 @@ DEV void turn_rows(bf16* q, bf16 (&own)[2][ROWS_MAX * HEAD], const Attend& p, co
 template <int HEAD, int WARPS, int KEPT>
 DEV void patch_keys(bf16* k, bf16* v, const bf16 (&own)[2][ROWS_MAX * HEAD], const Text& text,
                     int key0) {
-  for (int i = threadIdx.x; i < text.rows * (HEAD / 8); i += WARPS * WARP) {
+  for (int i = thread(); i < text.rows * (HEAD / 8); i += WARPS * WARP) {
     int row = i / (HEAD / 8), chunk = i % (HEAD / 8), place = text.start + row - key0;
     if (place < 0 || KEPT <= place) continue;
     *(uint4*)chunk_at<HEAD>(k, place, chunk) = ((uint4*)(own[0] + row * HEAD))[chunk];
@@ -167,15 +179,17 @@ DEV void patch_keys(bf16* k, bf16* v, const bf16 (&own)[2][ROWS_MAX * HEAD], con
 }
 
 // Minus infinity where a row does not see a key; the largest score of each row to `largest`. The
-// warp's scores are of COLUMNS times 8 keys from `key0` on.
-template <int TILES, int COLUMNS>
+// warp's scores are of COLUMNS times 8 keys from `key0` on. Of a tile's two halves of eight rows
+// the first `halves` have rows.
+template <int TILES, int COLUMNS, class Rows>
 DEV void mask(float (&scores)[TILES][COLUMNS][4], float* largest, int key0, const Attend& p,
-              const Text& text) {
-  const int lane = threadIdx.x % WARP;
+              const Rows& text, int halves = 2) {
+  const int lane = thread() % WARP;
 #pragma unroll
   for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      if (halves <= half) break;
       const int row = tile * 16 + half * 8 + lane / 4, end = text.end_of(row, p.group);
       float most = NEGATIVE_INFINITY;
 #pragma unroll
@@ -198,10 +212,10 @@ DEV void store_row(const Attend& p, uint2 span, int kv_head, int row, int at, fl
   *(u32*)out_of<HEAD>(p, span.x, kv_head, row, at) = pack_bf16(low, high);
 }
 
-template <int HEAD, int TILES, int WARPS>
-DEV void store_all(const Attend& p, const Part<HEAD, TILES, WARPS>& total, uint2 span,
+template <int HEAD, int TILES, int WARPS, class Args>
+DEV void store_all(const Args& p, const Part<HEAD, TILES, WARPS>& total, uint2 span,
                    int kv_head) {
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int lane = thread() % WARP, warp = thread() / WARP;
 #pragma unroll
   for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
@@ -226,7 +240,7 @@ DEV float* part_of(const Attend& p, int kv_head, int chunk, int row) {
 template <int HEAD, int TILES, int WARPS>
 DEV void leave_part(const Attend& p, const Part<HEAD, TILES, WARPS>& part, int kv_head,
                     int chunk) {
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int lane = thread() % WARP, warp = thread() / WARP;
 #pragma unroll
   for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
@@ -251,7 +265,7 @@ DEV bool is_last(const Attend& p, int kv_head, int blocks) {
   __shared__ bool last;
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (thread() == 0) {
     u32* count = p.arrivals + blockIdx.z * p.rope.kv_heads + kv_head;
     last = atomicAdd(count, 1) == blocks - 1;
     if (last) *count = 0;
@@ -262,9 +276,9 @@ DEV bool is_last(const Attend& p, int kv_head, int blocks) {
 }
 
 // The last block merges all chunks, from left to right.
-template <int HEAD, int TILES, int WARPS>
-DEV void merge_parts(const Attend& p, uint2 span, int kv_head, int chunks) {
-  for (int i = threadIdx.x; i < span.y * p.group * (HEAD / 2); i += WARPS * WARP) {
+template <int HEAD, int TILES, int WARPS, class Args>
+DEV void merge_parts(const Args& p, uint2 span, int kv_head, int chunks) {
+  for (int i = thread(); i < span.y * p.group * (HEAD / 2); i += WARPS * WARP) {
     int row = i / (HEAD / 2), at = i % (HEAD / 2) * 2;
     float most = NEGATIVE_INFINITY, weights = 0.0f, low = 0.0f, high = 0.0f;
     // Several loads on their way at once.

@@ -74,6 +74,18 @@ DEV u32 transposed(u32 pair) {
   return other;
 }
 
+// The thread of the block. In a kernel that says so it is read anew each time, so that what is
+// reckoned from it in a loop is not kept in registers all through the loop.
+DEV u32 thread() {
+#ifdef THREAD_ANEW
+  u32 thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+#else
+  return threadIdx.x;
+#endif
+}
+
 // ---- launch order: a kernel may start while the one before it ends
 
 // Returns when everything the kernels before wrote can be read.

@@ -33,8 +33,8 @@ struct Head {
   template <class Place> MEMBER void store(bf16* to, Place place) const {
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
-      to[place(i * WARP + threadIdx.x % WARP)] = to_bf16(low[i]);
-      to[place((PAIRS + i) * WARP + threadIdx.x % WARP)] = to_bf16(high[i]);
+      to[place(i * WARP + thread() % WARP)] = to_bf16(low[i]);
+      to[place((PAIRS + i) * WARP + thread() % WARP)] = to_bf16(high[i]);
     }
   }
   MEMBER void store(bf16* to) const {
@@ -53,7 +53,7 @@ struct Raw {
 // loads, so several heads can be asked for at once.
 template <int PAIRS>
 DEV Raw<PAIRS> raw_head(const Rope& p, int row, int position, int head) {
-  const int lane = threadIdx.x % WARP, half = PAIRS * WARP;
+  const int lane = thread() % WARP, half = PAIRS * WARP;
   const size_t heads = p.heads + 2 * p.kv_heads, place = max(position - p.behind, 0);
   const float* from = p.qkv + (row * heads + head) * 2 * half;
   Raw<PAIRS> raw;
@@ -68,7 +68,7 @@ DEV Raw<PAIRS> raw_head(const Rope& p, int row, int position, int head) {
 
 template <int PAIRS>
 DEV Head<PAIRS> turned_head(const Rope& p, const Raw<PAIRS>& raw, int head) {
-  const int lane = threadIdx.x % WARP, half = PAIRS * WARP, head_dim = 2 * half;
+  const int lane = thread() % WARP, half = PAIRS * WARP, head_dim = 2 * half;
   const bool is_q = head < p.heads, is_v = head >= p.heads + p.kv_heads;
   const float* norm = is_q ? p.q_norm : p.k_norm;
   Head<PAIRS> out = raw.values;

@@ -4,6 +4,7 @@ pub mod attend;
 pub mod collective;
 pub mod draft;
 pub mod embed;
+pub mod layers;
 pub mod matmul;
 pub mod rope;
 pub mod rows;

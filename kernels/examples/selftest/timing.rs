@@ -1,6 +1,8 @@
 //! Times: the copy ceiling, each product and attention at model shapes, whole steps.
 
-mod model;
+pub(crate) mod lay;
+pub(crate) mod model;
+pub(crate) mod shapes;
 
 use kernels::cuda::{Buffer, Device, DeviceError};
 use kernels::ops::matmul::{Format, Matrix, Out, Path, Rows, Scratch};
@@ -72,13 +74,21 @@ pub(crate) fn run(mut device: Device, format: Format) -> Result<(), DeviceError>
 }
 
 /// Of the shape that is named, or of all.
+pub(crate) fn at_once(device: &Device, named: Option<&str>) -> Result<(), DeviceError> {
+    wanted(named).try_for_each(|shape| model::time_at_once(device, shape))
+}
+
+fn wanted(named: Option<&str>) -> impl Iterator<Item = &'static shapes::Shape> {
+    shapes::SHAPES.iter().filter(move |it| named.is_none_or(|name| it.name == name))
+}
+
+/// Of the shape that is named, or of all.
 pub(crate) fn models(
     device: &mut Device,
     format: Format,
     named: Option<&str>,
 ) -> Result<(), DeviceError> {
-    let wanted = |it: &&model::Shape| named.is_none_or(|name| it.name == name);
-    model::SHAPES.iter().filter(wanted).try_for_each(|shape| model::time(device, shape, format))
+    wanted(named).try_for_each(|shape| model::time(device, shape, format))
 }
 
 fn copy(device: &Device) -> Result<(), DeviceError> {

@@ -108,6 +108,19 @@ impl Grid {
     }
 }
 
+fn attribute(id: sys::CUlaunchAttributeID) -> sys::CUlaunchAttribute {
+    // SAFETY: the structure is plain numbers and unions of them.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id = id;
+    attribute
+}
+
+fn clusters((x, y, z): (u32, u32, u32)) -> sys::CUlaunchAttribute {
+    let mut attribute = attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+    attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
+    attribute
+}
+
 impl Device {
     /// Queues a kernel. The operations in `ops` check what it is given.
     pub(crate) fn launch(
@@ -127,6 +140,45 @@ impl Device {
         cluster: (u32, u32, u32),
         args: &[Arg<'_>],
     ) -> Result<(), DeviceError> {
+        let mut attributes = Vec::new();
+        attributes.extend((cluster != (1, 1, 1)).then(|| clusters(cluster)));
+        let (stream, may_overlap) = self.queues.next();
+        if self.overlaps && may_overlap {
+            let mut attribute = attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            );
+            attribute.value.programmaticStreamSerializationAllowed = 1;
+            attributes.push(attribute);
+        }
+        self.launch_with(stream, kernel, grid, &mut attributes, args)
+    }
+
+    /// [`Self::launch`] in clusters of `cluster` blocks, all blocks at the same time, so that they
+    /// may wait for each other: an error where they do not fit the card. It starts when all before
+    /// it is over.
+    pub(crate) fn launch_at_once(
+        &self,
+        kernel: &str,
+        grid: Grid,
+        cluster: u32,
+        args: &[Arg<'_>],
+    ) -> Result<(), DeviceError> {
+        let mut at_once = attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+        at_once.value.cooperative = 1;
+        let mut attributes = vec![at_once];
+        attributes.extend((cluster != 1).then(|| clusters((cluster, 1, 1))));
+        let (stream, _) = self.queues.next();
+        self.launch_with(stream, kernel, grid, &mut attributes, args)
+    }
+
+    fn launch_with(
+        &self,
+        stream: &CudaStream,
+        kernel: &str,
+        grid: Grid,
+        attributes: &mut [sys::CUlaunchAttribute],
+        args: &[Arg<'_>],
+    ) -> Result<(), DeviceError> {
         let function = self.functions.get(kernel);
         let function = function.unwrap_or_else(|| panic!("no kernel is called {kernel:?}"));
         let (blocks_x, blocks_y, blocks_z) = grid.blocks;
@@ -134,20 +186,7 @@ impl Device {
             return Ok(());
         }
         self.context.bind_to_thread()?;
-        let (stream, may_overlap) = self.queues.next();
         let mut pointers: Vec<*mut c_void> = args.iter().map(Arg::pointer).collect();
-        // SAFETY: the structures are plain numbers and unions of them.
-        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
-        attributes[0].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        let (x, y, z) = cluster;
-        attributes[0].value.clusterDim =
-            sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
-        attributes[1].id =
-            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attributes[1].value.programmaticStreamSerializationAllowed = 1;
-        let first = usize::from(cluster == (1, 1, 1));
-        let attributes =
-            &mut attributes[first..][..1 - first + usize::from(self.overlaps && may_overlap)];
         let config = sys::CUlaunchConfig {
             gridDimX: blocks_x,
             gridDimY: blocks_y,

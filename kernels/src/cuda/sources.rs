@@ -70,6 +70,8 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_broad_fp8_256",
         "matmul_join_fp8"
     ),
+    source!("layers", "layers_64_1", "layers_64_2", "layers_128_1", "layers_128_2"),
+    source!("layers_small", "layers_small"),
     source!(
         "matmul_few",
         "matmul_few8_plain",
@@ -163,6 +165,7 @@ pub(super) const SOURCES: &[Source] = &[
 ];
 
 const HEADERS: &[(&str, &str)] = &[
+    ("attend_chunk.cuh", include_str!("../../cu/attend_chunk.cuh")),
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("attend_few.cuh", include_str!("../../cu/attend_few.cuh")),
     ("attend_many.cuh", include_str!("../../cu/attend_many.cuh")),
@@ -172,6 +175,11 @@ const HEADERS: &[(&str, &str)] = &[
     ("collective.cuh", include_str!("../../cu/collective.cuh")),
     ("ends.cuh", include_str!("../../cu/ends.cuh")),
     ("filter.cuh", include_str!("../../cu/filter.cuh")),
+    ("layers.cuh", include_str!("../../cu/layers.cuh")),
+    ("layers_attend.cuh", include_str!("../../cu/layers_attend.cuh")),
+    ("layers_near.cuh", include_str!("../../cu/layers_near.cuh")),
+    ("layers_small.cuh", include_str!("../../cu/layers_small.cuh")),
+    ("layers_stream.cuh", include_str!("../../cu/layers_stream.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),
     ("rope.cuh", include_str!("../../cu/rope.cuh")),
     ("rows.cuh", include_str!("../../cu/rows.cuh")),

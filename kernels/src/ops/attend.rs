@@ -66,7 +66,7 @@ impl Scratch {
 }
 
 /// Tiles of 16 packed rows that a block takes: 1, 2 or 4.
-fn tiles(packed: usize) -> usize {
+pub(super) fn tiles(packed: usize) -> usize {
     assert!(packed <= PACKED_FEW, "a few rows");
     packed.div_ceil(16).next_power_of_two()
 }
@@ -78,7 +78,7 @@ fn tile_bytes(dim: usize, tiles: usize) -> usize {
 }
 
 /// And of `attend_chunk`.
-fn chunk_bytes(dim: usize, tiles: usize) -> usize {
+pub(super) fn chunk_bytes(dim: usize, tiles: usize) -> usize {
     shared_bytes(CHUNK, CHUNK, 8, dim, tiles)
 }
 
@@ -92,7 +92,7 @@ fn shared_bytes(keys: usize, weights: usize, warps: usize, dim: usize, tiles: us
 /// The twin of `Attend` in `cu/attend.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
-struct Args {
+pub(super) struct Args {
     rope: rope::Args,
     spans: u64,
     out: u64,
@@ -138,7 +138,26 @@ impl Attention<'_> {
         }
     }
 
-    fn group(&self) -> usize {
+    /// Arguments where up to `blocks` blocks share a sequence of so many tiles of packed rows.
+    pub(super) fn cut_args(
+        &mut self,
+        scratch: &mut Scratch,
+        step: &Step,
+        tiles: usize,
+        blocks: usize,
+    ) -> Args {
+        let mut args = self.args(step);
+        if 1 < blocks {
+            let cut = self.spans_len * self.pages.kv_heads;
+            let parts = cut * args.chunks_max as usize * tiles * 16 * (self.pages.head_dim + 2);
+            assert!(cut <= scratch.arrivals.len() && parts <= scratch.parts.len(), "a place each");
+            args.parts = scratch.parts.write();
+            args.arrivals = scratch.arrivals.write();
+        }
+        args
+    }
+
+    pub(super) fn group(&self) -> usize {
         self.rotation.heads / self.pages.kv_heads
     }
 
@@ -175,17 +194,10 @@ impl Attention<'_> {
         rows_max: usize,
         blocks: usize,
     ) -> Result<(), DeviceError> {
-        let mut args = self.args(step);
         let (dim, kv_heads, group) = (self.pages.head_dim, self.pages.kv_heads, self.group());
         assert!(is_few(rows_max, group, dim), "few rows");
         let tiles = tiles(rows_max * group);
-        if 1 < blocks {
-            let cut = self.spans_len * kv_heads;
-            let parts = cut * args.chunks_max as usize * tiles * 16 * (dim + 2);
-            assert!(cut <= scratch.arrivals.len() && parts <= scratch.parts.len(), "a place each");
-            args.parts = scratch.parts.write();
-            args.arrivals = scratch.arrivals.write();
-        }
+        let args = self.cut_args(scratch, step, tiles, blocks);
         let (kernel, threads, shared_bytes) = match by {
             FewBy::Tile => ("few", 128, tile_bytes(dim, tiles)),
             FewBy::Chunk => ("chunk", 256, chunk_bytes(dim, tiles)),

@@ -78,7 +78,16 @@ impl Matrix {
         self.words.bytes()
     }
 
-    /// Where its tiles are, for what reads single rows of them.
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Slices of the sum over inputs.
+    pub(super) fn slices(&self) -> usize {
+        self.slices
+    }
+
+    /// Where its tiles are, for what reads them as bf16.
     pub(super) fn table(&self) -> u64 {
         assert_eq!(self.format, Format::Bf16, "rows are read as bf16");
         self.words.read()

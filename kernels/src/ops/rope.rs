@@ -35,9 +35,18 @@ impl Pages {
     }
 
     fn layer(&mut self, layer: usize) -> u64 {
-        let values = self.pages * Self::page_values(self.kv_heads, self.head_dim);
+        let values = self.layer_values();
         assert!((layer + 1) * values <= self.memory.len(), "the layer is there");
         self.memory.write() + (layer * values * size_of::<bf16>()) as u64
+    }
+
+    /// Values of all pages in one layer.
+    pub(super) fn layer_values(&self) -> usize {
+        self.pages * Self::page_values(self.kv_heads, self.head_dim)
+    }
+
+    pub fn memory(&self) -> &Buffer<bf16> {
+        &self.memory
     }
 
     /// For tests, which fill it with what must not be read.

@@ -7,6 +7,7 @@ use kernels::ops::attend::{self, Attention};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::collective::{Collective, Slices, Stream};
+use kernels::ops::layers::{self, Layers, Streams};
 use kernels::ops::matmul::{self, Captured, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{PAGE_TOKENS, Step};
@@ -91,6 +92,22 @@ impl Layer {
             q_norm: head_norm("q")?,
             k_norm: head_norm("k")?,
         })
+    }
+}
+
+impl Layer {
+    /// As the kernel for all layers reads it.
+    pub(super) fn parts(&self, captured_at: Option<usize>) -> layers::Layer<'_> {
+        layers::Layer {
+            qkv: &self.qkv,
+            o: &self.o,
+            gate_up: &self.gate_up,
+            down: &self.down,
+            bias: self.bias.as_ref(),
+            q_norm: self.q_norm.as_ref(),
+            k_norm: self.k_norm.as_ref(),
+            captured_at,
+        }
     }
 }
 
@@ -247,6 +264,32 @@ pub(super) struct Tools<'a> {
     pub(super) turns: &'a Turns,
     /// 1 for the draft layer, whose rotary positions are one behind its slots.
     pub(super) behind: u32,
+}
+
+/// Takes the room's stream through `layers` layers, from the tools' index on, by one kernel.
+pub(super) fn run_at_once(
+    kernel: &mut Layers,
+    sizes: Sizes,
+    tools: Tools<'_>,
+    layers: usize,
+    room: &mut Room,
+    captured: Option<&mut Buffer<bf16>>,
+) -> Result<(), BackendError> {
+    let Room { stream, x, qkv, attended, .. } = room;
+    let Tools { device, step, places, spans, turns, behind, .. } = tools;
+    let norms = HeadNorms { eps: sizes.eps, ..HeadNorms::default() };
+    let attention = Attention {
+        rotation: Rotation { qkv, heads: sizes.heads, norms, turns, behind },
+        places,
+        pages: tools.pages,
+        layer: tools.index,
+        spans: spans.few,
+        spans_len: spans.few_len,
+        out: attended,
+    };
+    let streams = Streams { stream, rounded: x, captured };
+    let parts = &mut tools.scratch.parts;
+    Ok(kernel.run(device, parts, step, attention, (layers, spans.few_rows), streams)?)
 }
 
 impl Layer {

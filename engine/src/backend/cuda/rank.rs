@@ -107,7 +107,7 @@ impl Rank {
         let source = Source { device: &device, tensors: tensors.0, shelf: None, shard, format };
         let positions = positions(options);
         let [rows_max, lanes] = [options.rows_max, options.lanes].map(|it| it as usize);
-        let (target, shelf) = shelf::target(source, &device, model, options)?;
+        let (mut target, shelf) = shelf::target(source, &device, model, options)?;
         let extents = Extents { positions, rows_max, lanes };
         let borrowed = (source, target::head_name(model));
         let head = match head_config {
@@ -117,6 +117,9 @@ impl Rank {
             }
             None => None,
         };
+        if ranks.is_none() {
+            target.run_at_once(&device, head.as_ref().map(|it| &it.capture))?;
+        }
         let choosers_max = choosers_max(options);
         let mut both = vec![target.sizes];
         both.extend(head_config.map(|it| shard.sizes(Sizes::from(it))));
@@ -228,11 +231,16 @@ impl Rank {
             head.guess(device, scratch, target, step, extent, depth)?;
         }
         let rows = extent.rows;
-        let captured = head.as_ref().map_or(0, |it| it.capture.depth());
-        let capture = head.as_mut().map(|it| &mut it.capture);
         let own = &self.spans;
         let counts = (spans.0, self.outgoing.few_rows, spans.1);
         let spans = spans_of(step, recorded, own, counts);
+        // Upkeep runs beside the layers behind the last captured one, or beside the logits.
+        let captured = match head {
+            Some(_) if target.takes_at_once(spans) => target.depth(),
+            Some(head) => head.capture.depth(),
+            None => 0,
+        };
+        let capture = head.as_mut().map(|it| &mut it.capture);
         let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture };
         target.embed(&mut pass)?;
         target.run(&mut pass, 0..captured)?;

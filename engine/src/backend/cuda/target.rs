@@ -6,6 +6,7 @@ use kernels::cuda::{Buffer, Device};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::embed;
+use kernels::ops::layers::{self, Heads, Layers};
 use kernels::ops::matmul::{Captured, Format, Matrix, Rows};
 use kernels::ops::rope::{Pages, Places, Turns};
 use kernels::ops::rows::Step;
@@ -26,6 +27,8 @@ pub(super) struct Target {
     layers: Vec<Layer>,
     turns: Turns,
     head: Matrix,
+    /// Takes steps of a few rows through the layers, where the card and the model let it.
+    at_once: Option<Layers>,
 }
 
 /// Residual streams that enter some layers, side by side: (rows, layers hidden) in blocks.
@@ -52,11 +55,16 @@ impl Capture {
         self.layers.iter().copied().max().unwrap_or(0)
     }
 
+    /// First column of the stream that enters layer `index`, if it is wanted.
+    fn column(&self, index: usize) -> Option<usize> {
+        Some(self.layers.iter().position(|it| *it == index)? * self.hidden)
+    }
+
     /// Where the stream that enters layer `index` goes, if it is wanted.
     fn of(&mut self, index: usize) -> Option<Captured<'_>> {
-        let at = self.layers.iter().position(|it| *it == index)?;
+        let at = self.column(index)?;
         let columns = self.layers.len() * self.hidden;
-        Some(Captured { to: &mut self.to, at: at * self.hidden, columns })
+        Some(Captured { to: &mut self.to, at, columns })
     }
 }
 
@@ -76,6 +84,25 @@ pub(super) struct Pass<'a> {
     pub(super) pages: &'a mut Pages,
     pub(super) room: &'a mut Room,
     pub(super) capture: Option<&'a mut Capture>,
+}
+
+fn takes(kernel: &Layers, spans: Spans<'_>) -> bool {
+    spans.many_len == 0 && kernel.pays(spans.few_len, spans.few_rows)
+}
+
+impl Pass<'_> {
+    /// What layer `index` works with, and what it works on.
+    fn tools<'a>(
+        &'a mut self,
+        turns: &'a Turns,
+        index: usize,
+    ) -> (Tools<'a>, &'a mut Room, Option<&'a mut Capture>) {
+        let Pass { device, scratch, step, rows, spans, pages, room, capture } = self;
+        let places = Places { positions: &step.positions, lanes: &step.lanes, rows: *rows };
+        let spans = *spans;
+        let tools = Tools { device, scratch, step, places, spans, pages, index, turns, behind: 0 };
+        (tools, room, capture.as_deref_mut())
+    }
 }
 
 impl Target {
@@ -107,7 +134,23 @@ impl Target {
             layers: (0..config.layers).map(read).collect::<Result<_, _>>()?,
             turns: layer::turns(source.device, &config.rope, config.head_dim, positions)?,
             head: matrix(exact, head_name(config), shard.tokens(vocab), Some(&norm))?,
+            at_once: None,
         })
+    }
+
+    /// Lets one kernel take a few rows through all layers, for a model that one GPU has all of.
+    pub(super) fn run_at_once(
+        &mut self,
+        device: &Device,
+        capture: Option<&Capture>,
+    ) -> Result<(), BackendError> {
+        let column = |index| capture.and_then(|it| it.column(index));
+        let parts = self.layers.iter().enumerate().map(|(at, it)| it.parts(column(at + 1)));
+        let parts: Vec<layers::Layer<'_>> = parts.collect();
+        let Sizes { head_dim: dim, kv_heads, eps, .. } = self.sizes;
+        let heads = Heads { dim, kv_heads, group: self.sizes.group() };
+        self.at_once = Layers::new(device, &parts, heads, eps)?;
+        Ok(())
     }
 
     pub(super) fn depth(&self) -> usize {
@@ -123,30 +166,29 @@ impl Target {
         Ok(embed::launch(pass.device, embedding, tokens, pass.rows, stream, x, captured)?)
     }
 
+    /// Whether one kernel takes the rows of these spans through the layers.
+    pub(super) fn takes_at_once(&self, spans: Spans<'_>) -> bool {
+        self.at_once.as_ref().is_some_and(|it| takes(it, spans))
+    }
+
     /// Takes the residual streams through some layers.
     pub(super) fn run(
-        &self,
+        &mut self,
         pass: &mut Pass<'_>,
         layers: Range<usize>,
     ) -> Result<(), BackendError> {
+        let Self { sizes, turns, at_once, layers: all, .. } = self;
+        if let Some(kernel) = at_once
+            && takes(kernel, pass.spans)
+        {
+            let (tools, room, capture) = pass.tools(turns, layers.start);
+            let captured = capture.map(|it| &mut it.to);
+            return layer::run_at_once(kernel, *sizes, tools, layers.len(), room, captured);
+        }
         for index in layers {
-            let tools = Tools {
-                device: pass.device,
-                scratch: &mut *pass.scratch,
-                step: pass.step,
-                places: Places {
-                    positions: &pass.step.positions,
-                    lanes: &pass.step.lanes,
-                    rows: pass.rows,
-                },
-                spans: pass.spans,
-                pages: &mut *pass.pages,
-                index,
-                turns: &self.turns,
-                behind: 0,
-            };
-            let captured = pass.capture.as_mut().and_then(|it| it.of(index + 1));
-            self.layers[index].run(tools, pass.room, None, captured)?;
+            let (tools, room, capture) = pass.tools(turns, index);
+            let captured = capture.and_then(|it| it.of(index + 1));
+            all[index].run(tools, room, None, captured)?;
         }
         Ok(())
     }

@@ -1,0 +1,290 @@
+// All layers of a step for up to 8 rows, where a layer is so small that its weights are always
+// there in time: only what blocks wait for takes time, so blocks that need each other's results
+// most are near each other.
+//
+// A cluster of 8 blocks has a kv head: its queries, keys and values, its attention, and the slices
+// of the product behind it (o) that read what it attended. Another has one slice of down: the gates
+// and ups that this slice reads, and the slice. Within a cluster results are sent to shared memory,
+// and arrive at a barrier there. Sums of slices go from cluster to cluster as words with marks (see
+// layers.cu), two times a layer, and each cluster adds them up, in order, to a stream of its own,
+// an eighth of which each block has in registers.
+//
+// The sums are those of `matmul_few` and `attend_chunk`, in the same order: the bits are equal. No
+// place is written again before all have read it: who writes needs what was made of it by all (the
+// marked sums, which have two places that are used in turn, what was made of the other).
+#define THREAD_ANEW
+#include "layers_near.cuh"
+#include "layers_stream.cuh"
+
+#ifdef HOPPER
+
+// ---- products
+
+// Weights of one unit of this block's tiles, to registers.
+DEV void load_unit(uint4 (&a)[TILES_EACH][STEPS], const uint4* weights, int tiles, int units,
+                   int unit) {
+#pragma unroll
+  for (int i = 0; i < TILES_EACH; ++i) {
+    const uint4* from = weights + (min(i, tiles - 1) * units + unit) * (STEPS * WARP);
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) a[i][step] = from[step * WARP + threadIdx.x % WARP];
+  }
+}
+
+// The scale of row `row`, by a warp: four lanes take a slice.
+DEV void scale_row(Hub& hub, int row, int units, const Layers& p) {
+  const int lane = threadIdx.x % WARP;
+  const int end = slice_start(lane / 4 + 1, SLICES, units);
+  int unit = slice_start(lane / 4, SLICES, units);
+  float squares[STEPS] = {}, sum = 0.0f;
+  for (; __any_sync(FULL, unit < end); ++unit) {
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      uint2 words = make_uint2(0, 0);
+      if (unit < end) words = *(const uint2*)&hub.x[unit * STEPS + step][row][lane % 4 * 2];
+      squares[step] = add_squares(squares[step], words.x, words.y);
+    }
+  }
+  const float own = sum_of_four(sum_of_steps(squares[0], squares[1], squares[2], squares[3]));
+#pragma unroll
+  for (int slice = 0; slice < SLICES; ++slice) {
+    sum = __fadd_rn(sum, __shfl_sync(FULL, own, slice * 4));
+  }
+  if (lane == 0) hub.scales[row] = norm_scale(sum, units * 64, p.eps);
+}
+
+// The first product of a cluster: this warp's slice of the block's tiles, to `partial`; and the
+// scales of its norm.
+DEV void multiply_normed(Hub& hub, const uint4* weights, int tiles, int units, u32 parity,
+                         const Here& here, const Layers& p) {
+  const int lane = threadIdx.x % WARP, slice = threadIdx.x / WARP;
+  const int start = slice_start(slice, SLICES, units), end = slice_start(slice + 1, SLICES, units);
+  const bool has_row = here.has(lane / 4);
+  float sums[TILES_EACH][4] = {};
+  uint4 a[TILES_EACH][STEPS];
+  wait_for(&hub.weights_there[0], parity);
+  load_unit(a, weights, tiles, units, start);
+  wait_for(&hub.x_there, parity);
+#pragma unroll 1
+  for (int unit = start; unit < end; ++unit) {
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const uint2 words = words_at(hub.x, unit * STEPS + step, has_row);
+#pragma unroll
+      for (int i = 0; i < TILES_EACH; ++i) {
+        const u32 of[4] = {a[i][step].x, a[i][step].y, a[i][step].z, a[i][step].w};
+        mma(sums[i], of, words.x, words.y);
+      }
+    }
+    if (unit + 1 < end) load_unit(a, weights, tiles, units, unit + 1);
+  }
+  if (here.has(slice)) scale_row(hub, slice, units, p);
+  const int row = lane % 4 * 2;
+  const bool one = here.has(row), two = here.has(row + 1);
+#pragma unroll
+  for (int i = 0; i < TILES_EACH; ++i) {
+    float* to = &hub.partial[i][row][slice][lane / 4];
+    if (one) to[0] = sums[i][0], to[8] = sums[i][2];
+    to += SLICES * 16;
+    if (two) to[0] = sums[i][1], to[8] = sums[i][3];
+  }
+}
+
+DEV float sum_of_slices(const float* parts) {
+  float v[SLICES], sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < SLICES; ++i) v[i] = parts[i * 16];
+#pragma unroll
+  for (int i = 0; i < SLICES; ++i) sum = __fadd_rn(sum, v[i]);
+  return sum;
+}
+
+// Queries, keys and values to the blocks that attend with their row.
+DEV void send_raw(Hub& hub, const Here& here, const Layers& p) {
+  const auto [first, count] = hub.first;
+  const int values = (p.attend.group + 2) * 64;
+  for (int i = threadIdx.x; i < count * 16 << here.row_bits; i += THREADS) {
+    const int out = i % 16, row = i / 16 & here.row_mask(), tile = i / 16 >> here.row_bits;
+    if (!here.has(row)) continue;
+    const float sum = sum_of_slices(&hub.partial[tile][row][0][out]);
+    const u32 word = __float_as_uint(__fmul_rn(sum, hub.scales[row]));
+    const float* to = hub.raw + row * values + (first + tile) * 16 + out;
+    for (u32 left = hub.targets[row]; left != 0; left &= left - 1) {
+      send(to, word, &hub.raw_there, __ffs(left) - 1);
+    }
+  }
+}
+
+// Gated values to all blocks of the cluster.
+DEV void send_gated(Hub& hub, const Here& here, const Layers& p) {
+  const auto [first, count] = hub.first;
+  const int i = threadIdx.x, out = i % 8, row = i / 8 & here.row_mask();
+  const int tile = i / 8 >> here.row_bits;
+  const bool is_there = tile < count && here.has(row);
+  float value = 0.0f;
+  if (is_there) {
+    const float scale = hub.scales[row];
+    const float gate = sum_of_slices(&hub.partial[tile][row][0][out]);
+    const float up = sum_of_slices(&hub.partial[tile][row][0][out + 8]);
+    value = gated(__fmul_rn(gate, scale), __fmul_rn(up, scale));
+  }
+  send_pair(hub.inner, &hub.inner_there, row, (first + tile) * 8 + out, value, is_there);
+}
+
+DEV void load_job(uint4 (&a)[INNER_MAX][STEPS], const Job& job, const uint4* weights) {
+#pragma unroll
+  for (int i = 0; i < INNER_MAX; ++i) {
+    if (job.units <= i) break;
+    const uint4* from = weights + (job.weights + i) * (STEPS * WARP) + threadIdx.x % WARP;
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) a[i][step] = from[step * WARP];
+  }
+}
+
+// The second product: slices of it that read what this cluster made, to all.
+DEV void multiply_slices(Hub& hub, const uint4* weights, Product of, u32 parity,
+                         const Here& here, const Layers& p) {
+  const int lane = threadIdx.x % WARP, row = lane % 4 * 2, hidden = p.matrices[O].tiles * 16;
+  const bool has_row = here.has(lane / 4), one = here.has(row), two = here.has(row + 1);
+  const int jobs = hub.second.count * hub.slices.count;
+  uint2* const sums_at = sums_of(p, of, here.mark) + row * hidden + lane / 4;
+  uint4 a[INNER_MAX][STEPS];
+  int number = threadIdx.x / WARP;
+  Job job = hub.jobs[number];
+  wait_for(&hub.weights_there[1], parity);
+  if (number < jobs) load_job(a, job, weights);
+  wait_for(&hub.inner_there, parity);
+#pragma unroll 1
+  for (; number < jobs; number += WARPS) {
+    float sums[4] = {};
+#pragma unroll
+    for (int i = 0; i < INNER_MAX; ++i) {
+      if (job.units <= i) break;
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        const uint2 words = words_at(hub.inner, (job.inputs + i) * STEPS + step, has_row);
+        const u32 some[4] = {a[i][step].x, a[i][step].y, a[i][step].z, a[i][step].w};
+        mma(sums, some, words.x, words.y);
+      }
+    }
+    uint2* to = sums_at + job.sums;
+    if (number + WARPS < jobs) job = hub.jobs[number + WARPS], load_job(a, job, weights);
+    if (one) {
+      store_marked(to, __float_as_uint(sums[0]), here.mark);
+      store_marked(to + 8, __float_as_uint(sums[2]), here.mark);
+    }
+    to += hidden;
+    if (two) {
+      store_marked(to, __float_as_uint(sums[1]), here.mark);
+      store_marked(to + 8, __float_as_uint(sums[3]), here.mark);
+    }
+  }
+}
+
+// ---- all of it
+
+// A kv head's cluster in one layer, from the stream on that enters it.
+DEV void attend_layer(Hub& hub, Keys& s, const float (&stream)[OWN_EACH],
+                      const Own& own, int index, const Here& here, const Layers& p) {
+  const u32 parity = index & 1;
+  const bool tells = threadIdx.x == THREADS - 1;
+  const float *bias = 0, *q_norm = 0, *k_norm = 0;
+  // What memory has is asked for before anything waits.
+  if (tells) {
+    const Layer& layer = p.layers[index];
+    bias = layer.bias, q_norm = layer.q_norm, k_norm = layer.k_norm;
+  }
+  send_stream(stream, own, hub, here);
+  multiply_normed(hub, weights_of(hub, 0, p), hub.first.count, p.matrices[QKV].units, parity, here,
+                  p);
+  __syncthreads();
+  send_raw(hub, here, p);
+  if (hub.attends) {
+    if (tells) {
+      if (0 < index) hub.near.rope.layer += p.layer_values;
+      hub.near.rope.bias = bias, hub.near.rope.q_norm = q_norm, hub.near.rope.k_norm = k_norm;
+    }
+    copies_wait<0>();
+    __syncthreads();
+    wait_for(&hub.raw_there, parity);
+    if (hub.is_short) {
+      attend_near(hub, s, hub.near);
+    } else {
+      attend_rows<64, 1, 1>(s, hub.near, hub.text, hub.own_pages, hub.near.kv_head, hub.part,
+                                hub.parts);
+    }
+  } else {
+    bring(hub, 0, index + 1, p);
+  }
+  multiply_slices(hub, weights_of(hub, 1, p), OF_O, parity, here, p);
+  if (hub.attends && hub.is_short) keep_near(s, hub.near, hub.text, hub.own_pages);
+  __syncthreads();
+  if (hub.attends) {
+    bring(hub, 0, index + 1, p);
+    if (index + 1 < p.layer_count) {
+      ask_for_keys<64, 1>(s, hub.near, hub.text, hub.near.kv_head, hub.part, p.layer_values);
+    }
+  }
+  bring(hub, 1, index + 1, p);
+}
+
+// A cluster with a slice of down, likewise, from the stream behind attention on.
+DEV void feed_forward(Hub& hub, const float (&stream)[OWN_EACH], const Own& own, int index,
+                      const Here& here, const Layers& p) {
+  const u32 parity = index & 1;
+  send_stream(stream, own, hub, here);
+  multiply_normed(hub, weights_of(hub, 0, p), hub.first.count, p.matrices[GATE_UP].units, parity,
+                  here, p);
+  __syncthreads();
+  send_gated(hub, here, p);
+  bring(hub, 0, index + 1, p);
+  multiply_slices(hub, weights_of(hub, 1, p), OF_DOWN, parity, here, p);
+  __syncthreads();
+  bring(hub, 1, index + 1, p);
+}
+
+// grid: 8 (kv heads + 8), all at once; cluster: 8; block: 256; shared: `shared_bytes`.
+DEV void layers_small_all(const Layers& p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Hub& hub = *(Hub*)memory;
+  const bool is_kv = blockIdx.x / CLUSTER < p.attend.rope.kv_heads;
+  Keys& s = *(Keys*)keys_of(hub, p);
+  Here here;
+  here.find_rows(p);
+  find_place(hub, is_kv, p);
+  __syncthreads();
+  if (hub.attends) clear_queries<64, 1, WARPS>(s.q, hub.near, hub.text);
+  cluster_sync();
+  bring(hub, 0, 0, p), bring(hub, 1, 0, p);
+  if (hub.attends) ask_for_keys(s, hub.near, hub.text, hub.near.kv_head, hub.part, 0);
+  const u32 made = p.counts[blockIdx.x];
+  float stream[OWN_EACH];
+  const Own own(hub, here);
+  enter_stream(stream, own, p);
+#pragma unroll 1
+  for (int index = 0; index <= p.layer_count; ++index) {
+    const bool is_last = index == p.layer_count, is_first = blockIdx.x / CLUSTER == 0;
+    here.mark = made + index;
+    if (is_last && !is_first) break;
+    if (0 < index) add_slices(stream, own, OF_DOWN, here.mark, here, p);
+    if (!is_last) {
+      ++here.mark;
+      if (threadIdx.x == THREADS - 1) expect(hub, here, p);
+      if (is_kv) attend_layer(hub, s, stream, own, index, here, p);
+    }
+    if (is_first && 0 < index) {
+      keep_stream(stream, own, p.layers[index - 1].captured_at, is_last, p);
+    }
+    if (is_last) break;
+    add_slices(stream, own, OF_O, here.mark, here, p);
+    if (!is_kv) feed_forward(hub, stream, own, index, here, p);
+  }
+  if (threadIdx.x == 0) p.counts[blockIdx.x] = made + p.layer_count;
+  // No block leaves while another may send it something.
+  cluster_sync();
+}
+
+KERNEL __launch_bounds__(THREADS, 1) layers_small(const Layers p) { layers_small_all(p); }
+#else
+KERNEL layers_small(const Layers p) {}
+#endif

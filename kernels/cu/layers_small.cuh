@@ -1,0 +1,286 @@
+// What the blocks of `layers_small.cu` share: who has what, what stands in shared memory, and how
+// it gets there.
+#pragma once
+#include "layers_attend.cuh"
+
+#define CLUSTER 8        // blocks
+#define SLICES 8         // of each matrix, one a warp
+#define ROWS 8
+#define TILES_EACH 3     // of a cluster's first product that a block has, at most
+#define OWN_TILES 5      // of the stream that a block has, at most
+#define OWN_MAX (OWN_TILES * 16)
+#define OWN_EACH ((ROWS * OWN_MAX + THREADS - 1) / THREADS)
+#define UNITS_MAX 10     // of the stream
+#define INNER_MAX 4      // units between a cluster's products
+#define JOBS_EACH (OWN_TILES * SLICES)
+
+enum Product { OF_O, OF_DOWN };
+
+
+#ifdef HOPPER
+
+typedef Shared<64, 1> Keys;
+typedef u32 Words[ROWS][8];   // 16 inputs of each row, in pairs: those a lane takes side by side
+
+// A block's attention: what comes from the blocks of its cluster, and what goes to them.
+struct Near : Attend {
+  const float* raw;
+  const float2* turns;
+  Words* inner;
+  const u64* inner_there;
+  int kv_head;
+};
+
+// Its rows, of which a table knows how many keys each sees.
+struct NearText : Text {
+  const int* ends;
+  MEMBER int end_of(int packed, int group) const { return ends[packed]; }
+};
+
+// A part of the second product: a tile's slice. Where its weights stand (units), its inputs
+// (units) and how many units they are; where its sums go (values).
+struct Job {
+  int weights, inputs, units, sums;
+};
+
+// What a block has in shared memory, before weights, keys and values.
+struct Hub {
+  u64 weights_there[2];             // of both products
+  u64 x_there, raw_there, inner_there;
+  int kinds[2];                     // of the products
+  int first_tile;                   // of gate and up, the cluster's first
+  int before;                       // units of the second product before the cluster's first
+  int units;                        // those that it has
+  Range first;                      // tiles of the first product, counted in the cluster
+  Range second;                     // tiles of the second product, and of the stream
+  Range slices;                     // of the second product
+  Near near;
+  NearText text;
+  bool is_short;                    // one chunk
+  int part, parts;                  // of the blocks that share a sequence
+  bool attends;
+  u32 own_pages[ROWS_MAX];
+  u32 targets[ROWS];                // blocks that attend with each row, a bit each
+  float scales[ROWS];               // of the norm
+  Job jobs[JOBS_EACH];              // of the second product
+  int packed[16];                 // where what a packed row attended stands in `inner`, in words
+  int ends[16];                   // keys that it sees
+  float2 turns[ROWS][WARP];
+  Words x[UNITS_MAX * STEPS];       // the stream, rounded
+  Words inner[INNER_MAX * STEPS];   // what was attended, or gated
+  float raw[ROWS * (INNER_MAX + 2) * 64];   // queries, a key and a value of each row
+  float partial[TILES_EACH][ROWS][SLICES][16];
+};
+
+static_assert(sizeof(Hub) <= 44 << 10, "ops/layers.rs reckons with it");
+
+// Rows of the step.
+struct Here {
+  u32 rows;       // a bit for each row that there is
+  u32 mark;
+  int end;        // behind the last row
+  int row_bits;   // rows are rounded up to 1 << row_bits
+
+  MEMBER bool has(int row) const { return rows >> row & 1; }
+  MEMBER int row_mask() const { return (1 << row_bits) - 1; }
+  MEMBER void find_rows(const Layers& p) {
+    rows = rows_of(p), end = WARP - __clz(rows);
+    row_bits = end < 2 ? 0 : end < 3 ? 1 : end < 5 ? 2 : 3;
+  }
+};
+
+DEV uint4* weights_of(Hub& hub, int product, const Layers& p) {
+  unsigned char* at = (unsigned char*)&hub + (sizeof(Hub) + 127) / 128 * 128;
+  return (uint4*)(at + product * TILES_EACH * p.matrices[QKV].units * UNIT_BYTES);
+}
+DEV void* keys_of(Hub& hub, const Layers& p) {
+  const int inner = max(p.attend.group, TILES_EACH);
+  return weights_of(hub, 1, p) + OWN_TILES * inner * (UNIT_BYTES / 16);
+}
+
+// ---- from block to block
+
+// Returns when all that is expected has arrived.
+DEV void wait_for(u64* barrier, u32 parity) {
+  u32 done = 0;
+  int tries = 0;
+  do {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+        "selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+    count_try(tries);
+  } while (!done);
+}
+
+// A word to where `at` is in a block of the cluster, and to its barrier.
+DEV void send(const void* at, u32 word, const u64* barrier, u32 rank) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
+                   address_in(rank, at)),
+               "r"(word), "r"(address_in(rank, barrier))
+               : "memory");
+}
+
+DEV u32* word_of(Words* words, int row, int column) {
+  return &words[column / 16][row][column % 8 / 2 * 2 + column % 16 / 8];
+}
+
+// What a lane takes of a step's inputs, zeros of a row that is not there.
+DEV uint2 words_at(const Words* words, int step, bool has_row) {
+  const int lane = threadIdx.x % WARP;
+  uint2 v = make_uint2(0, 0);
+  if (has_row) v = *(const uint2*)&words[step][lane / 4][lane % 4 * 2];
+  return v;
+}
+
+// Values of two lanes, neighbours, rounded, to all blocks of the cluster. A warp calls it.
+DEV void send_pair(Words* words, const u64* barrier, int row, int column, float value,
+                   bool is_there) {
+  const bool is_odd = threadIdx.x % 2;
+  const float other = __shfl_xor_sync(FULL, value, 1);
+  const u32 word = is_odd ? pack_bf16(other, value) : pack_bf16(value, other);
+  if (!is_there) return;
+#pragma unroll
+  for (int i = 0; i < CLUSTER / 2; ++i) {
+    send(word_of(words, row, column), word, barrier, is_odd * (CLUSTER / 2) + i);
+  }
+}
+
+// Where the sums of all slices of a product in a layer stand, with their marks.
+DEV uint2* sums_of(const Layers& p, Product of, u32 mark) {
+  return p.sums + (of * 2 + mark % 2) * (SLICES * ROWS * 16) * p.matrices[O].tiles;
+}
+
+// ---- who has what
+
+DEV int slices_before(int unit, int units) {
+  int slices = 0;
+  while (slices < SLICES && slice_start(slices, SLICES, units) < unit) ++slices;
+  return slices;
+}
+
+// What a block's first thread finds out.
+DEV void find_products(Hub& hub, bool is_kv, const Layers& p) {
+  const int rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER, group = p.attend.group;
+  int tiles;
+  if (is_kv) {
+    const int units = p.matrices[O].units;
+    hub.kinds[0] = QKV, hub.kinds[1] = O;
+    hub.before = cluster * group, hub.units = group;
+    hub.slices.first = slices_before(hub.before, units);
+    hub.slices.count = slices_before(hub.before + group, units) - hub.slices.first;
+    tiles = (group + 2) * 4;
+  } else {
+    const int units = p.matrices[DOWN].units, slice = cluster - p.attend.rope.kv_heads;
+    hub.kinds[0] = GATE_UP, hub.kinds[1] = DOWN;
+    hub.before = slice_start(slice, SLICES, units);
+    hub.units = slice_start(slice + 1, SLICES, units) - hub.before;
+    hub.slices.first = slice, hub.slices.count = 1;
+    tiles = hub.units * 8;
+  }
+  hub.first_tile = hub.before * 8;
+  hub.first.first = tiles * rank / CLUSTER;
+  hub.first.count = tiles * (rank + 1) / CLUSTER - hub.first.first;
+  const int all = p.matrices[O].tiles;
+  hub.second.first = all * rank / CLUSTER;
+  hub.second.count = all * (rank + 1) / CLUSTER - hub.second.first;
+  const int units = p.matrices[hub.kinds[1]].units, slices = hub.slices.count;
+  for (int i = 0; i < hub.second.count * slices; ++i) {
+    const int slice = hub.slices.first + i % slices, start = slice_start(slice, SLICES, units);
+    Job& job = hub.jobs[i];
+    job.inputs = start - hub.before;
+    job.weights = i / slices * hub.units + job.inputs;
+    job.units = slice_start(slice + 1, SLICES, units) - start;
+    job.sums = slice * ROWS * all * 16 + (hub.second.first + i / slices) * 16;
+  }
+  barrier_init(&hub.weights_there[0], 1), barrier_init(&hub.weights_there[1], 1);
+  barrier_init(&hub.x_there, 1), barrier_init(&hub.raw_there, 1), barrier_init(&hub.inner_there, 1);
+  barrier_fence();
+}
+
+// Blocks of a cluster that attend with a sequence, of `each` that there are for it.
+DEV int parts_of(int chunks, int each) { return chunks <= ALONE_MAX ? 1 : min(each, chunks); }
+
+// Which blocks attend with which row: a lane finds it for its sequence.
+DEV void find_targets(Hub& hub, int each, const Layers& p) {
+  const int sequence = threadIdx.x;
+  if (p.sequences <= sequence) return;
+  const uint2 span = p.attend.spans[sequence];
+  int rows = 0;
+  for (int i = 0; i < span.y; ++i) rows += 0 <= p.attend.rope.positions[span.x + i];
+  const int start = max(p.attend.rope.positions[span.x], 0);
+  const int parts = parts_of((start + rows + CHUNK - 1) / CHUNK, each);
+  const u32 blocks = ((1u << parts) - 1) << sequence * each;
+  for (int i = 0; i < span.y; ++i) hub.targets[span.x + i] = blocks;
+}
+
+DEV void find_place(Hub& hub, bool is_kv, const Layers& p) {
+  const int rank = blockIdx.x % CLUSTER, each = CLUSTER / p.sequences;
+  const int sequence = min(rank / each, p.sequences - 1), kv_heads = p.attend.rope.kv_heads;
+  Near near;
+  (Attend&)near = p.attend;
+  near.spans += sequence, near.arrivals += sequence * kv_heads;
+  near.parts += (size_t)sequence * kv_heads * near.chunks_max * 16 * (64 + 2);
+  near.raw = hub.raw, near.turns = hub.turns[0], near.inner = hub.inner;
+  near.inner_there = &hub.inner_there, near.kv_head = blockIdx.x / CLUSTER;
+  const Text text = find_text(near);
+  if (WARP <= threadIdx.x) return;
+  find_targets(hub, each, p);
+  if (threadIdx.x < ROWS_MAX) hub.own_pages[threadIdx.x] = text.own_page;
+  for (int i = 0; i < text.rows; ++i) {
+    const int place = max(text.start + i - p.attend.rope.behind, 0);
+    hub.turns[text.span.x + i][threadIdx.x] = p.attend.rope.turns[place * WARP + threadIdx.x];
+  }
+  for (int i = threadIdx.x; i < 16; i += WARP) {
+    const int row = i / p.attend.group;
+    const int line = i % p.attend.group * STEPS * ROWS + text.span.x + row;
+    hub.packed[i] = line * 8, hub.ends[i] = text.end_of(i, p.attend.group);
+  }
+  if (threadIdx.x != 0) return;
+  find_products(hub, is_kv, p);
+  hub.near = near, (Text&)hub.text = text, hub.text.ends = hub.ends;
+  hub.is_short = text.chunks == 1;
+  hub.part = rank - sequence * each, hub.parts = parts_of(text.chunks, each);
+  hub.attends = is_kv && rank < p.sequences * each && hub.part < hub.parts && 0 < text.span.y;
+}
+
+// Says what will arrive in the next layer.
+DEV void expect(Hub& hub, const Here& here, const Layers& p) {
+  const int rows = __popc(here.rows);
+  barrier_expect(&hub.x_there, rows * p.matrices[QKV].units * 128);
+  barrier_expect(&hub.inner_there, rows * hub.units * 128);
+  if (hub.attends) barrier_expect(&hub.raw_there, hub.text.span.y * (p.attend.group + 2) * 256);
+}
+
+// ---- weights
+
+// Asks for a layer's weights of a product, once what stands there has been read.
+DEV void bring(Hub& hub, int product, int index, const Layers& p) {
+  if (threadIdx.x / WARP != WARPS - 1 || p.layer_count <= index) return;
+  const int kind = hub.kinds[product], lane = threadIdx.x % WARP, group = p.attend.group;
+  const int units = product == 0 ? p.matrices[kind].units : hub.units;
+  const int before = product == 0 ? 0 : hub.before;
+  const Range tiles = product == 0 ? hub.first : hub.second;
+  const u32* from = p.layers[index].weights[kind];
+  unsigned char* to = (unsigned char*)weights_of(hub, product, p);
+  u64* const there = &hub.weights_there[product];
+  if (lane == 0) barrier_expect(there, tiles.count * units * UNIT_BYTES);
+  __syncwarp();
+  for (int i = lane; i < tiles.count * units; i += WARP) {
+    const int unit = before + i % units;
+    int tile = tiles.first + i / units;
+    if (kind == GATE_UP) tile += hub.first_tile;
+    if (kind == QKV) {
+      const int head = tile / 4;   // of the cluster
+      int its = hub.near.kv_head * group + head;
+      if (group <= head) its = p.attend.rope.heads + (head - group) * p.attend.rope.kv_heads +
+                               hub.near.kv_head;
+      tile = its * 4 + tile % 4;
+    }
+    copy_bulk(to + i * UNIT_BYTES, from + tile_place(tile, unit * STEPS, p.matrices[kind].units),
+              UNIT_BYTES, there);
+  }
+}
+#endif

@@ -1,0 +1,117 @@
+//! Several layers in one kernel against the kernels that it stands for: the same bits.
+
+use kernels::cuda::{Device, DeviceError};
+use kernels::ops::matmul::Format;
+
+use crate::Report;
+use crate::random::poison;
+use crate::timing::lay::lay_within;
+use crate::timing::model::{CAPTURED, Model, build};
+use crate::timing::shapes::{SHAPES, Shape};
+
+/// Layers of each model.
+const LAYERS: usize = 3;
+/// Sequences, those that exist, rows of each.
+const STEPS: &[(usize, usize, usize)] = &[
+    (1, 1, 1),
+    (2, 2, 1),
+    (3, 3, 1),
+    (8, 8, 1),
+    (4, 3, 1),
+    (1, 1, 4),
+    (2, 2, 4),
+    (2, 1, 4),
+    (1, 1, 7),
+    (1, 1, 8),
+];
+
+/// For the shape that is named, or for all.
+pub(crate) fn compare(
+    device: &Device,
+    report: &mut Report,
+    named: Option<&str>,
+) -> Result<(), DeviceError> {
+    let extras = Shape {
+        name: "with bias and head norms",
+        hidden: 1024,
+        intermediate: 3072,
+        heads: 16,
+        kv_heads: 8,
+        dim: 128,
+        extras: true,
+        ..SHAPES[0]
+    };
+    let mut cases = vec![
+        (SHAPES[0], 40),
+        (SHAPES[0], 256),
+        (SHAPES[0], 1500),
+        (extras, 300),
+        (SHAPES[1], 600),
+        (SHAPES[2], 270),
+        (SHAPES[2], 1500),
+    ];
+    cases.retain(|(shape, _)| named.is_none_or(|name| shape.name == name));
+    for (shape, context) in cases {
+        let shape = Shape { layers: LAYERS, vocab: 512, ..shape };
+        let mut model = build(device, &shape, Format::Bf16, (64, 8), context)?;
+        // Keys and values of what comes before.
+        for end in (8..context).step_by(8) {
+            let mut step = lay_within(device, (8, 8), 8, (end, context))?;
+            model.begin(device, &mut step, 8, 8)?;
+            model.apart(device, &step, 8, 8, |_| true)?;
+        }
+        for &of in STEPS {
+            if model.takes(of.0, of.2) {
+                case(device, report, &mut model, (&shape, context), of)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn case(
+    device: &Device,
+    report: &mut Report,
+    model: &mut Model,
+    (shape, context): (&Shape, usize),
+    (batch, there, q): (usize, usize, usize),
+) -> Result<(), DeviceError> {
+    let mut step = lay_within(device, (batch, there), q, (context - 1, context))?;
+    let name = format!("at once, {}, context {context}, {there} of {batch} x {q}", shape.name);
+    let poisoned = poison(model.captured.len());
+    let mut run = |at_once: &[usize]| -> Result<_, DeviceError> {
+        device.write(&mut model.captured, 0, &poisoned)?;
+        model.begin(device, &mut step, batch, q)?;
+        for layers in at_once.windows(2) {
+            model.at_once(device, &step, layers[0]..layers[1], batch, q)?;
+        }
+        if at_once.is_empty() {
+            model.apart(device, &step, batch, q, |_| true)?;
+        }
+        let stream = device.read(&model.stream, 0..there * q * shape.hidden)?;
+        let rounded = device.read(&model.x, 0..8 * shape.hidden)?;
+        let captured = device.read(&model.captured, 0..8 * CAPTURED.len() * shape.hidden)?;
+        // Of the blocks of 8 rows the rows that exist.
+        let there = |it: Vec<_>| -> Vec<u16> {
+            let rows = it.chunks_exact(8).enumerate().filter(|(at, _)| at % 8 < there * q);
+            rows.flat_map(|(_, row)| row.iter().map(|it: &kernels::ops::bf16| it.to_bits()))
+                .collect()
+        };
+        let pages = device.read(model.pages.memory(), 0..model.pages.memory().len())?;
+        let bits: Vec<u32> = stream.into_iter().map(f32::to_bits).collect();
+        let pages: Vec<u16> = pages.into_iter().map(kernels::ops::bf16::to_bits).collect();
+        Ok((bits, there(rounded), there(captured), pages))
+    };
+    let want = run(&[])?;
+    for at_once in [&[0, LAYERS][..], &[0, 1, LAYERS]] {
+        let got = run(at_once)?;
+        let name = format!("{name}, {} launches", at_once.len() - 1);
+        report.same(&format!("{name}: stream"), &got.0, &want.0);
+        report.same(&format!("{name}: rounded"), &got.1, &want.1);
+        report.same(&format!("{name}: captured"), &got.2, &want.2);
+        report.same(&format!("{name}: pages"), &got.3, &want.3);
+    }
+    let finite = want.0.iter().all(|it| f32::from_bits(*it).is_finite());
+    report.check(&format!("{name}: finite"), finite);
+    Ok(())
+}
