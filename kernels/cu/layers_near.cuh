@@ -27,13 +27,16 @@ DEV void store_row(const Near& p, uint2 span, int kv_head, int row, int at, floa
   for (int i = 0; i < CLUSTER; ++i) send(to, word, p.inner_there, i);
 }
 
-// Turns the rows' own queries, keys and values; the latter to their places among the others.
-DEV void turn_near(Keys& s, const Near& p, const Text& text) {
+// Turns the rows' own queries, keys and values; the latter to their places among those of the
+// chunk from `key0` on.
+DEV void turn_near(Keys& s, const Near& p, const Text& text, int key0) {
   const int lane = threadIdx.x % WARP, heads = p.group + 2, all = text.span.y * heads;
   int at = 0, within = threadIdx.x / WARP;
   for (int one = within; one < all; one += WARPS, within += WARPS) {
     while (heads <= within) within -= heads, ++at;
     const bool is_q = within < p.group;
+    const int key = text.start + at - key0;
+    if (!is_q && (text.rows <= at || key < 0 || CHUNK <= key)) continue;
     int head = p.kv_head * p.group + within;
     if (!is_q) head = p.rope.heads + (within - p.group) * p.rope.kv_heads + p.kv_head;
     const float* from = p.raw + ((text.span.x + at) * heads + within) * 64 + lane;
@@ -41,59 +44,164 @@ DEV void turn_near(Keys& s, const Near& p, const Text& text) {
     raw.values.low[0] = from[0], raw.values.high[0] = from[WARP];
     raw.turns[0] = p.turns[(text.span.x + at) * WARP + lane];
     Head<1> turned = {};
-    const bool is_there = at < text.rows;
-    if (is_there && p.rope.behind <= text.start + at) turned = turned_head(p.rope, raw, head);
+    if (at < text.rows && p.rope.behind <= text.start + at) {
+      turned = turned_head(p.rope, raw, head);
+    }
     bf16* to = is_q ? s.q : within == p.group ? s.k : s.v;
-    const int line = is_q ? at * p.group + within : text.start + at;
-    if (!is_q && !is_there) continue;
+    const int line = is_q ? at * p.group + within : key;
     *(chunk_at<64>(to, line, lane / 8) + lane % 8) = to_bf16(turned.low[0]);
     *(chunk_at<64>(to, line, lane / 8 + 4) + lane % 8) = to_bf16(turned.high[0]);
   }
 }
 
-// The rows' own keys and values to their pages.
-DEV void keep_near(const Keys& s, const Near& p, const NearText& text,
-                   const u32* own_pages) {
+// The rows' own keys and values in the block's chunk to their pages.
+DEV void keep_near(const Hub& hub, Keys& s) {
+  const Near& p = hub.near;
   const int i = threadIdx.x, row = i / 16, is_v = i / 8 % 2, chunk = i % 8;
-  if (text.rows <= row) return;
-  const int position = text.start + row;
-  bf16* from = chunk_at<64>((bf16*)(is_v ? s.v : s.k), position, chunk);
-  const size_t slot = slot_of(p.rope, own_pages[row], is_v, p.kv_head, position, 64);
-  *(uint4*)(p.rope.layer + slot + within_slot(position, chunk * 8)) = *(uint4*)from;
+  const int position = hub.text.start + row, key = position - hub.part * CHUNK;
+  if (hub.text.rows <= row || key < 0 || CHUNK <= key) return;
+  const bf16* from = chunk_at<64>(is_v ? s.v : s.k, key, chunk);
+  const size_t slot = slot_of(p.rope, hub.own_pages[row], is_v, p.kv_head, position, 64);
+  *(uint4*)(p.rope.layer + slot + within_slot(position, chunk * 8)) = *(const uint4*)from;
 }
 
-// `attend_rows` for texts of one chunk.
-DEV void attend_near(Hub& hub, Keys& s, const Near& p) {
+// What a warp multiplies of a tile of keys: weights, and its eighth of the values.
+struct Tile {
+  u32 weights[4][4], values[2][4];
+
+  MEMBER void load(Keys& s, int at) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int two = 0; two < 2; ++two) {
+      load_tiles_transposed(values[two], chunk_at<64>(s.v, at * KEYS + two * 32 + lane, warp));
+    }
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const int chunk = at * (KEYS / 8) + step * 2 + lane / 16;
+      load_tiles(weights[step], chunk_at<CHUNK>(s.weights, lane % 16, chunk));
+    }
+  }
+};
+
+// `raise_to_tile` and `add_values` for `tiles` tiles, which are loaded ahead.
+DEV void add_tiles(Part<64, 1, WARPS>& part, Keys& s, int tiles, int halves, float scale) {
+  const int row = threadIdx.x % WARP / 4;
+  float by[2][TILE_COUNT];
+  Tile tile[2];
+  tile[0].load(s, 0);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (halves <= half) break;
+    float most[TILE_COUNT];
+#pragma unroll
+    for (int at = 0; at < TILE_COUNT; ++at) {
+      most[at] = fmaxf(s.most[at * 2][half * 8 + row], s.most[at * 2 + 1][half * 8 + row]);
+    }
+    float now = NEGATIVE_INFINITY;
+#pragma unroll
+    for (int at = 0; at < TILE_COUNT; ++at) {
+      const float next = fmaxf(now, most[at]);
+      by[half][at] = shrink(now, next, scale);
+      now = next;
+    }
+    part.most[0][half] = now;
+  }
+#pragma unroll
+  for (int at = 0; at < TILE_COUNT; ++at) {
+    if (tiles <= at) break;
+    if (at + 1 < TILE_COUNT && at + 1 < tiles) tile[(at + 1) % 2].load(s, at + 1);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (halves <= half) break;
+#pragma unroll
+      for (int i = half * 2; i < half * 2 + 2; ++i) {
+        part.weights[0][i] *= by[half][at], part.sums[0][0][i] *= by[half][at];
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const Tile& now = tile[at % 2];
+      mma(part.weights[0], now.weights[step], ONES, ONES);
+      mma(part.sums[0][0], now.weights[step], now.values[step / 2][step % 2 * 2],
+          now.values[step / 2][step % 2 * 2 + 1]);
+    }
+  }
+}
+
+// Results of a packed row, values `at` and the next, to all blocks.
+DEV void send_attended(Hub& hub, int row, int at, float low, float high) {
+  const u32 word = pack_bf16(low, high);
+  const u32* to = hub.inner[at / 16][0] + hub.packed[row] + at % 8 + at % 16 / 8;
+#pragma unroll
+  for (int i = 0; i < CLUSTER; ++i) send(to, word, &hub.inner_there, i);
+}
+
+// A chunk's part to the block that merges them.
+DEV void send_part(Hub& hub, float* merged, const Part<64, 1, WARPS>& part, int rows) {
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = half * 8 + lane / 4;
+    if (rows <= row) continue;
+    float* to = merged + (hub.part * rows + row) * LINE;
+    const float2 sums = make_float2(part.sums[0][0][half * 2], part.sums[0][0][half * 2 + 1]);
+    send(to + warp * 8 + lane % 4 * 2, sums, &hub.parts_there, hub.merger);
+    if (warp != 0 || lane % 4 != 0) continue;
+    const float2 rest = make_float2(part.weights[0][half * 2], part.most[0][half]);
+    send(to + 64, rest, &hub.parts_there, hub.merger);
+  }
+}
+
+// Merges the chunks, from left to right: see `merge_parts`.
+DEV void merge_near(Hub& hub, const float* merged, int rows, float scale) {
+  for (int i = threadIdx.x; i < rows * WARP; i += THREADS) {
+    const int row = i / WARP, at = i % WARP * 2;
+    float most = NEGATIVE_INFINITY, weights = 0.0f, low = 0.0f, high = 0.0f;
+    for (int chunk = 0; chunk < hub.parts; ++chunk) {
+      const float* from = merged + (chunk * rows + row) * LINE;
+      const float2 sums = *(const float2*)(from + at), rest = *(const float2*)(from + 64);
+      float mine, theirs;
+      most = merge_most(most, rest.y, scale, mine, theirs);
+      weights = merge(weights, mine, rest.x, theirs);
+      low = merge(low, mine, sums.x, theirs);
+      high = merge(high, mine, sums.y, theirs);
+    }
+    send_attended(hub, row, at, divide(low, weights), divide(high, weights));
+  }
+}
+
+// `attend_rows` where each of the text's chunks has a block.
+DEV void attend_near(Hub& hub, Keys& s, float* merged, u32 parity) {
+  const Near& p = hub.near;
   const NearText& text = hub.text;
-  turn_near(s, p, text);
+  const int key0 = hub.part * CHUNK, rows = text.span.y * p.group, halves = rows <= 8 ? 1 : 2;
+  turn_near(s, p, text, key0);
   __syncthreads();
   float scores[1][4][4];
-  const int halves = text.span.y * p.group <= 8 ? 1 : 2;
-  score(scores, s, 0, p, text, halves);
+  score(scores, s, key0, p, text, halves);
   __syncthreads();
   weigh(scores, s, p, halves);
   __syncthreads();
   Part<64, 1, WARPS> part;
   part.clear();
-#pragma unroll 1
-  for (int at = 0; at < TILE_COUNT && at * KEYS < text.keys; ++at) {
-    raise_to_tile(part, s, at, p, halves);
-    add_values(part, s, at);
+  add_tiles(part, s, min((text.keys - key0 + KEYS - 1) / KEYS, TILE_COUNT), halves, p.scale_log2);
+  if (1 < hub.parts) {
+    send_part(hub, merged, part, rows);
+    if (hub.part != 0) return;
+    wait_for(&hub.parts_there, parity);
+    merge_near(hub, merged, rows, p.scale_log2);
+    return;
   }
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = half * 8 + lane / 4;
-    if (text.span.y * p.group <= row) continue;
+    if (rows <= row) continue;
     // Adding it to nothing leaves it as it is, but no zero below zero.
     const float* pair = &part.sums[0][0][half * 2];
     const float weights = part.weights[0][half * 2];
-    const u32 word = pack_bf16(divide(__fadd_rn(pair[0], 0.0f), weights),
-                               divide(__fadd_rn(pair[1], 0.0f), weights));
-    const u32* to = hub.inner[0][0] + hub.packed[row] + warp / 2 * (ROWS * 8) + lane % 4 * 2 +
-                    warp % 2;
-#pragma unroll
-    for (int i = 0; i < CLUSTER; ++i) send(to, word, &hub.inner_there, i);
+    send_attended(hub, row, warp * 8 + lane % 4 * 2, divide(__fadd_rn(pair[0], 0.0f), weights),
+                  divide(__fadd_rn(pair[1], 0.0f), weights));
   }
 }
 #endif

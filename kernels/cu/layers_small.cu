@@ -7,7 +7,8 @@
 // and ups that this slice reads, and the slice. Within a cluster results are sent to shared memory,
 // and arrive at a barrier there. Sums of slices go from cluster to cluster as words with marks (see
 // layers.cu), two times a layer, and each cluster adds them up, in order, to a stream of its own,
-// an eighth of which each block has in registers.
+// an eighth of which each block has in registers. The chunks of a text go to as many blocks of the
+// cluster as there are for it; the first of them merges.
 //
 // The sums are those of `matmul_few` and `attend_chunk`, in the same order: the bits are equal. No
 // place is written again before all have read it: who writes needs what was made of it by all (the
@@ -31,54 +32,41 @@ DEV void load_unit(uint4 (&a)[TILES_EACH][STEPS], const uint4* weights, int tile
   }
 }
 
-// The scale of row `row`, by a warp: four lanes take a slice.
-DEV void scale_row(Hub& hub, int row, int units, const Layers& p) {
-  const int lane = threadIdx.x % WARP;
-  const int end = slice_start(lane / 4 + 1, SLICES, units);
-  int unit = slice_start(lane / 4, SLICES, units);
-  float squares[STEPS] = {}, sum = 0.0f;
-  for (; __any_sync(FULL, unit < end); ++unit) {
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      uint2 words = make_uint2(0, 0);
-      if (unit < end) words = *(const uint2*)&hub.x[unit * STEPS + step][row][lane % 4 * 2];
-      squares[step] = add_squares(squares[step], words.x, words.y);
-    }
-  }
-  const float own = sum_of_four(sum_of_steps(squares[0], squares[1], squares[2], squares[3]));
-#pragma unroll
-  for (int slice = 0; slice < SLICES; ++slice) {
-    sum = __fadd_rn(sum, __shfl_sync(FULL, own, slice * 4));
-  }
-  if (lane == 0) hub.scales[row] = norm_scale(sum, units * 64, p.eps);
-}
-
-// The first product of a cluster: this warp's slice of the block's tiles, to `partial`; and the
-// scales of its norm.
+// The first product of a cluster, with a norm: this warp's slice of the block's tiles, to
+// `partial`, and the squares of its inputs.
 DEV void multiply_normed(Hub& hub, const uint4* weights, int tiles, int units, u32 parity,
-                         const Here& here, const Layers& p) {
+                         const Here& here) {
   const int lane = threadIdx.x % WARP, slice = threadIdx.x / WARP;
   const int start = slice_start(slice, SLICES, units), end = slice_start(slice + 1, SLICES, units);
   const bool has_row = here.has(lane / 4);
-  float sums[TILES_EACH][4] = {};
+  float sums[TILES_EACH][4] = {}, squares[STEPS] = {};
   uint4 a[TILES_EACH][STEPS];
   wait_for(&hub.weights_there[0], parity);
   load_unit(a, weights, tiles, units, start);
   wait_for(&hub.x_there, parity);
 #pragma unroll 1
   for (int unit = start; unit < end; ++unit) {
+    uint2 words[STEPS];
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
-      const uint2 words = words_at(hub.x, unit * STEPS + step, has_row);
+      words[step] = words_at(hub.x, unit * STEPS + step, has_row);
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
       for (int i = 0; i < TILES_EACH; ++i) {
         const u32 of[4] = {a[i][step].x, a[i][step].y, a[i][step].z, a[i][step].w};
-        mma(sums[i], of, words.x, words.y);
+        mma(sums[i], of, words[step].x, words[step].y);
       }
     }
     if (unit + 1 < end) load_unit(a, weights, tiles, units, unit + 1);
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      squares[step] = add_squares(squares[step], words[step].x, words[step].y);
+    }
   }
-  if (here.has(slice)) scale_row(hub, slice, units, p);
+  const float sum = sum_of_four(sum_of_steps(squares[0], squares[1], squares[2], squares[3]));
+  if (lane % 4 == 0) hub.squares[lane / 4][slice] = sum;
   const int row = lane % 4 * 2;
   const bool one = here.has(row), two = here.has(row + 1);
 #pragma unroll
@@ -99,6 +87,14 @@ DEV float sum_of_slices(const float* parts) {
   return sum;
 }
 
+// The norm's scale of a row.
+DEV float scale_of(const Hub& hub, int row, const Layers& p) {
+  const float4 *four = (const float4*)hub.squares[row], low = four[0], high = four[1];
+  float sum = __fadd_rn(__fadd_rn(__fadd_rn(low.x, low.y), low.z), low.w);
+  sum = __fadd_rn(__fadd_rn(__fadd_rn(__fadd_rn(sum, high.x), high.y), high.z), high.w);
+  return norm_scale(sum, p.matrices[QKV].units * 64, p.eps);
+}
+
 // Queries, keys and values to the blocks that attend with their row.
 DEV void send_raw(Hub& hub, const Here& here, const Layers& p) {
   const auto [first, count] = hub.first;
@@ -107,7 +103,7 @@ DEV void send_raw(Hub& hub, const Here& here, const Layers& p) {
     const int out = i % 16, row = i / 16 & here.row_mask(), tile = i / 16 >> here.row_bits;
     if (!here.has(row)) continue;
     const float sum = sum_of_slices(&hub.partial[tile][row][0][out]);
-    const u32 word = __float_as_uint(__fmul_rn(sum, hub.scales[row]));
+    const u32 word = __float_as_uint(__fmul_rn(sum, scale_of(hub, row, p)));
     const float* to = hub.raw + row * values + (first + tile) * 16 + out;
     for (u32 left = hub.targets[row]; left != 0; left &= left - 1) {
       send(to, word, &hub.raw_there, __ffs(left) - 1);
@@ -123,7 +119,7 @@ DEV void send_gated(Hub& hub, const Here& here, const Layers& p) {
   const bool is_there = tile < count && here.has(row);
   float value = 0.0f;
   if (is_there) {
-    const float scale = hub.scales[row];
+    const float scale = scale_of(hub, row, p);
     const float gate = sum_of_slices(&hub.partial[tile][row][0][out]);
     const float up = sum_of_slices(&hub.partial[tile][row][0][out + 8]);
     value = gated(__fmul_rn(gate, scale), __fmul_rn(up, scale));
@@ -184,8 +180,8 @@ DEV void multiply_slices(Hub& hub, const uint4* weights, Product of, u32 parity,
 // ---- all of it
 
 // A kv head's cluster in one layer, from the stream on that enters it.
-DEV void attend_layer(Hub& hub, Keys& s, const float (&stream)[OWN_EACH],
-                      const Own& own, int index, const Here& here, const Layers& p) {
+DEV void attend_layer(Hub& hub, Keys& s, const float (&stream)[OWN_EACH], const Own& own,
+                      int index, const Here& here, const Layers& p) {
   const u32 parity = index & 1;
   const bool tells = threadIdx.x == THREADS - 1;
   const float *bias = 0, *q_norm = 0, *k_norm = 0;
@@ -195,8 +191,7 @@ DEV void attend_layer(Hub& hub, Keys& s, const float (&stream)[OWN_EACH],
     bias = layer.bias, q_norm = layer.q_norm, k_norm = layer.k_norm;
   }
   send_stream(stream, own, hub, here);
-  multiply_normed(hub, weights_of(hub, 0, p), hub.first.count, p.matrices[QKV].units, parity, here,
-                  p);
+  multiply_normed(hub, weights_of(hub, 0, p), hub.first.count, p.matrices[QKV].units, parity, here);
   __syncthreads();
   send_raw(hub, here, p);
   if (hub.attends) {
@@ -208,16 +203,16 @@ DEV void attend_layer(Hub& hub, Keys& s, const float (&stream)[OWN_EACH],
     __syncthreads();
     wait_for(&hub.raw_there, parity);
     if (hub.is_short) {
-      attend_near(hub, s, hub.near);
+      attend_near(hub, s, merged_of(hub, p), parity);
     } else {
       attend_rows<64, 1, 1>(s, hub.near, hub.text, hub.own_pages, hub.near.kv_head, hub.part,
-                                hub.parts);
+                            hub.parts);
     }
   } else {
     bring(hub, 0, index + 1, p);
   }
   multiply_slices(hub, weights_of(hub, 1, p), OF_O, parity, here, p);
-  if (hub.attends && hub.is_short) keep_near(s, hub.near, hub.text, hub.own_pages);
+  if (hub.attends && hub.is_short) keep_near(hub, s);
   __syncthreads();
   if (hub.attends) {
     bring(hub, 0, index + 1, p);
@@ -234,7 +229,7 @@ DEV void feed_forward(Hub& hub, const float (&stream)[OWN_EACH], const Own& own,
   const u32 parity = index & 1;
   send_stream(stream, own, hub, here);
   multiply_normed(hub, weights_of(hub, 0, p), hub.first.count, p.matrices[GATE_UP].units, parity,
-                  here, p);
+                  here);
   __syncthreads();
   send_gated(hub, here, p);
   bring(hub, 0, index + 1, p);
@@ -251,11 +246,14 @@ DEV void layers_small_all(const Layers& p) {
   Keys& s = *(Keys*)keys_of(hub, p);
   Here here;
   here.find_rows(p);
+  if (threadIdx.x / WARP == WARPS - 1) {
+    find_products(hub, is_kv, p);
+    bring(hub, 0, 0, p), bring(hub, 1, 0, p);
+  }
   find_place(hub, is_kv, p);
   __syncthreads();
   if (hub.attends) clear_queries<64, 1, WARPS>(s.q, hub.near, hub.text);
   cluster_sync();
-  bring(hub, 0, 0, p), bring(hub, 1, 0, p);
   if (hub.attends) ask_for_keys(s, hub.near, hub.text, hub.near.kv_head, hub.part, 0);
   const u32 made = p.counts[blockIdx.x];
   float stream[OWN_EACH];

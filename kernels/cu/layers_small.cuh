@@ -12,10 +12,11 @@
 #define OWN_EACH ((ROWS * OWN_MAX + THREADS - 1) / THREADS)
 #define UNITS_MAX 10     // of the stream
 #define INNER_MAX 4      // units between a cluster's products
+#define LINE 66          // values of a row of a chunk that waits to be merged
+#define LINE_BYTES (LINE * 4)
 #define JOBS_EACH (OWN_TILES * SLICES)
 
 enum Product { OF_O, OF_DOWN };
-
 
 #ifdef HOPPER
 
@@ -39,7 +40,7 @@ struct NearText : Text {
 
 // A part of the second product: a tile's slice. Where its weights stand (units), its inputs
 // (units) and how many units they are; where its sums go (values).
-struct Job {
+struct __align__(16) Job {
   int weights, inputs, units, sums;
 };
 
@@ -47,6 +48,7 @@ struct Job {
 struct Hub {
   u64 weights_there[2];             // of both products
   u64 x_there, raw_there, inner_there;
+  u64 parts_there;                  // of a text's chunks, to be merged
   int kinds[2];                     // of the products
   int first_tile;                   // of gate and up, the cluster's first
   int before;                       // units of the second product before the cluster's first
@@ -56,12 +58,13 @@ struct Hub {
   Range slices;                     // of the second product
   Near near;
   NearText text;
-  bool is_short;                    // one chunk
+  bool is_short;                    // no part has two chunks, and they fit `merged_of`
+  int merger;                       // the first of those blocks, in the cluster
   int part, parts;                  // of the blocks that share a sequence
   bool attends;
   u32 own_pages[ROWS_MAX];
   u32 targets[ROWS];                // blocks that attend with each row, a bit each
-  float scales[ROWS];               // of the norm
+  __align__(16) float squares[ROWS][SLICES];   // of the inputs
   Job jobs[JOBS_EACH];              // of the second product
   int packed[16];                 // where what a packed row attended stands in `inner`, in words
   int ends[16];                   // keys that it sees
@@ -98,6 +101,9 @@ DEV void* keys_of(Hub& hub, const Layers& p) {
   return weights_of(hub, 1, p) + OWN_TILES * inner * (UNIT_BYTES / 16);
 }
 
+// Chunks of a text that wait to be merged, of each its rows: sums, their weight, their maximum.
+DEV float* merged_of(Hub& hub, const Layers& p) { return (float*)((Keys*)keys_of(hub, p) + 1); }
+
 // ---- from block to block
 
 // Returns when all that is expected has arrived.
@@ -120,6 +126,15 @@ DEV void send(const void* at, u32 word, const u64* barrier, u32 rank) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
                    address_in(rank, at)),
                "r"(word), "r"(address_in(rank, barrier))
+               : "memory");
+}
+
+// Two words, likewise.
+DEV void send(const void* at, float2 pair, const u64* barrier, u32 rank) {
+  const u64 words = (u64)__float_as_uint(pair.y) << 32 | __float_as_uint(pair.x);
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(
+                   address_in(rank, at)),
+               "l"(words), "r"(address_in(rank, barrier))
                : "memory");
 }
 
@@ -161,47 +176,47 @@ DEV int slices_before(int unit, int units) {
   return slices;
 }
 
-// What a block's first thread finds out.
+// What a block has of the products: a warp finds it.
 DEV void find_products(Hub& hub, bool is_kv, const Layers& p) {
   const int rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER, group = p.attend.group;
-  int tiles;
+  const int kinds[2] = {is_kv ? QKV : GATE_UP, is_kv ? O : DOWN};
+  const int units = p.matrices[kinds[1]].units, stream_tiles = p.matrices[O].tiles;
+  Range slices = {cluster - p.attend.rope.kv_heads, 1}, second;
+  int before = cluster * group, end = before + group, tiles = (group + 2) * 4;
   if (is_kv) {
-    const int units = p.matrices[O].units;
-    hub.kinds[0] = QKV, hub.kinds[1] = O;
-    hub.before = cluster * group, hub.units = group;
-    hub.slices.first = slices_before(hub.before, units);
-    hub.slices.count = slices_before(hub.before + group, units) - hub.slices.first;
-    tiles = (group + 2) * 4;
+    slices.first = slices_before(before, units);
+    slices.count = slices_before(end, units) - slices.first;
   } else {
-    const int units = p.matrices[DOWN].units, slice = cluster - p.attend.rope.kv_heads;
-    hub.kinds[0] = GATE_UP, hub.kinds[1] = DOWN;
-    hub.before = slice_start(slice, SLICES, units);
-    hub.units = slice_start(slice + 1, SLICES, units) - hub.before;
-    hub.slices.first = slice, hub.slices.count = 1;
-    tiles = hub.units * 8;
+    before = slice_start(slices.first, SLICES, units);
+    end = slice_start(slices.first + 1, SLICES, units);
+    tiles = (end - before) * 8;
   }
-  hub.first_tile = hub.before * 8;
-  hub.first.first = tiles * rank / CLUSTER;
-  hub.first.count = tiles * (rank + 1) / CLUSTER - hub.first.first;
-  const int all = p.matrices[O].tiles;
-  hub.second.first = all * rank / CLUSTER;
-  hub.second.count = all * (rank + 1) / CLUSTER - hub.second.first;
-  const int units = p.matrices[hub.kinds[1]].units, slices = hub.slices.count;
-  for (int i = 0; i < hub.second.count * slices; ++i) {
-    const int slice = hub.slices.first + i % slices, start = slice_start(slice, SLICES, units);
+  second.first = stream_tiles * rank / CLUSTER;
+  second.count = stream_tiles * (rank + 1) / CLUSTER - second.first;
+  for (int i = threadIdx.x % WARP; i < second.count * slices.count; i += WARP) {
+    const int slice = slices.first + i % slices.count, start = slice_start(slice, SLICES, units);
     Job& job = hub.jobs[i];
-    job.inputs = start - hub.before;
-    job.weights = i / slices * hub.units + job.inputs;
+    job.inputs = start - before;
+    job.weights = i / slices.count * (end - before) + job.inputs;
     job.units = slice_start(slice + 1, SLICES, units) - start;
-    job.sums = slice * ROWS * all * 16 + (hub.second.first + i / slices) * 16;
+    job.sums = (slice * ROWS * stream_tiles + second.first + i / slices.count) * 16;
   }
-  barrier_init(&hub.weights_there[0], 1), barrier_init(&hub.weights_there[1], 1);
-  barrier_init(&hub.x_there, 1), barrier_init(&hub.raw_there, 1), barrier_init(&hub.inner_there, 1);
-  barrier_fence();
+  if (threadIdx.x % WARP == 0) {
+    hub.kinds[0] = kinds[0], hub.kinds[1] = kinds[1];
+    hub.first_tile = before * 8, hub.before = before, hub.units = end - before;
+    hub.first.first = tiles * rank / CLUSTER;
+    hub.first.count = tiles * (rank + 1) / CLUSTER - hub.first.first;
+    hub.second = second, hub.slices = slices;
+    barrier_init(&hub.weights_there[0], 1), barrier_init(&hub.weights_there[1], 1);
+    barrier_init(&hub.x_there, 1), barrier_init(&hub.raw_there, 1);
+    barrier_init(&hub.inner_there, 1), barrier_init(&hub.parts_there, 1);
+    barrier_fence();
+  }
+  __syncwarp();
 }
 
 // Blocks of a cluster that attend with a sequence, of `each` that there are for it.
-DEV int parts_of(int chunks, int each) { return chunks <= ALONE_MAX ? 1 : min(each, chunks); }
+DEV int parts_of(int chunks, int each) { return max(min(each, chunks), 1); }
 
 // Which blocks attend with which row: a lane finds it for its sequence.
 DEV void find_targets(Hub& hub, int each, const Layers& p) {
@@ -239,10 +254,12 @@ DEV void find_place(Hub& hub, bool is_kv, const Layers& p) {
     hub.packed[i] = line * 8, hub.ends[i] = text.end_of(i, p.attend.group);
   }
   if (threadIdx.x != 0) return;
-  find_products(hub, is_kv, p);
   hub.near = near, (Text&)hub.text = text, hub.text.ends = hub.ends;
-  hub.is_short = text.chunks == 1;
   hub.part = rank - sequence * each, hub.parts = parts_of(text.chunks, each);
+  hub.merger = sequence * each;
+  const int room = p.shared_bytes - (int)((unsigned char*)merged_of(hub, p) - (unsigned char*)&hub);
+  const int lines = hub.parts * text.span.y * p.attend.group;
+  hub.is_short = text.chunks == hub.parts && (hub.parts == 1 || lines * LINE_BYTES <= room);
   hub.attends = is_kv && rank < p.sequences * each && hub.part < hub.parts && 0 < text.span.y;
 }
 
@@ -251,7 +268,10 @@ DEV void expect(Hub& hub, const Here& here, const Layers& p) {
   const int rows = __popc(here.rows);
   barrier_expect(&hub.x_there, rows * p.matrices[QKV].units * 128);
   barrier_expect(&hub.inner_there, rows * hub.units * 128);
-  if (hub.attends) barrier_expect(&hub.raw_there, hub.text.span.y * (p.attend.group + 2) * 256);
+  if (!hub.attends) return;
+  barrier_expect(&hub.raw_there, hub.text.span.y * (p.attend.group + 2) * 256);
+  if (hub.part != 0 || hub.parts == 1 || !hub.is_short) return;
+  barrier_expect(&hub.parts_there, hub.parts * hub.text.span.y * p.attend.group * LINE_BYTES);
 }
 
 // ---- weights
@@ -274,9 +294,9 @@ DEV void bring(Hub& hub, int product, int index, const Layers& p) {
     if (kind == GATE_UP) tile += hub.first_tile;
     if (kind == QKV) {
       const int head = tile / 4;   // of the cluster
-      int its = hub.near.kv_head * group + head;
-      if (group <= head) its = p.attend.rope.heads + (head - group) * p.attend.rope.kv_heads +
-                               hub.near.kv_head;
+      const int kv_head = blockIdx.x / CLUSTER, kv_heads = p.attend.rope.kv_heads;
+      int its = kv_head * group + head;
+      if (group <= head) its = p.attend.rope.heads + (head - group) * kv_heads + kv_head;
       tile = its * 4 + tile % 4;
     }
     copy_bulk(to + i * UNIT_BYTES, from + tile_place(tile, unit * STEPS, p.matrices[kind].units),

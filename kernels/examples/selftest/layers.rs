@@ -25,45 +25,60 @@ const STEPS: &[(usize, usize, usize)] = &[
     (1, 1, 8),
 ];
 
+/// A small model with everything that a layer may have.
+const EXTRAS: Shape = Shape {
+    name: "with bias and head norms",
+    hidden: 1024,
+    intermediate: 3072,
+    heads: 16,
+    kv_heads: 8,
+    dim: 128,
+    extras: true,
+    ..SHAPES[0]
+};
+
 /// For the shape that is named, or for all.
 pub(crate) fn compare(
     device: &Device,
     report: &mut Report,
     named: Option<&str>,
 ) -> Result<(), DeviceError> {
-    let extras = Shape {
-        name: "with bias and head norms",
-        hidden: 1024,
-        intermediate: 3072,
-        heads: 16,
-        kv_heads: 8,
-        dim: 128,
-        extras: true,
-        ..SHAPES[0]
-    };
-    let mut cases = vec![
+    let cases = [
         (SHAPES[0], 40),
         (SHAPES[0], 256),
+        (SHAPES[0], 500),
         (SHAPES[0], 1500),
-        (extras, 300),
+        (EXTRAS, 300),
         (SHAPES[1], 600),
         (SHAPES[2], 270),
         (SHAPES[2], 1500),
     ];
-    cases.retain(|(shape, _)| named.is_none_or(|name| shape.name == name));
-    for (shape, context) in cases {
-        let shape = Shape { layers: LAYERS, vocab: 512, ..shape };
-        let mut model = build(device, &shape, Format::Bf16, (64, 8), context)?;
-        // Keys and values of what comes before.
-        for end in (8..context).step_by(8) {
-            let mut step = lay_within(device, (8, 8), 8, (end, context))?;
-            model.begin(device, &mut step, 8, 8)?;
-            model.apart(device, &step, 8, 8, |_| true)?;
-        }
-        for &of in STEPS {
-            if model.takes(of.0, of.2) {
-                case(device, report, &mut model, (&shape, context), of)?;
-            }
+    let mut wanted = cases.iter().filter(|it| named.is_none_or(|name| it.0.name == name));
+    wanted.try_for_each(|it| steps(device, report, *it))
+}
+
+/// One small case of each kernel.
+pub(crate) fn quick(device: &Device, report: &mut Report) -> Result<(), DeviceError> {
+    [(SHAPES[0], 40), (EXTRAS, 40)].into_iter().try_for_each(|it| steps(device, report, it))
+}
+
+/// All steps of a model, each where `context` tokens end.
+fn steps(
+    device: &Device,
+    report: &mut Report,
+    (shape, context): (Shape, usize),
+) -> Result<(), DeviceError> {
+    let shape = Shape { layers: LAYERS, vocab: 512, ..shape };
+    let mut model = build(device, &shape, Format::Bf16, (64, 8), context)?;
+    // Keys and values of what comes before.
+    for end in (8..context).step_by(8) {
+        let mut step = lay_within(device, (8, 8), 8, (end, context))?;
+        model.begin(device, &mut step, 8, 8)?;
+        model.apart(device, &step, 8, 8, |_| true)?;
+    }
+    for &of in STEPS {
+        if model.takes(of.0, of.2) {
+            case(device, report, &mut model, (&shape, context), of)?;
         }
     }
     Ok(())

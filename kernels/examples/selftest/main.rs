@@ -1,13 +1,13 @@
 //! Compares every kernel with its reference on random inputs, then times them: `selftest [quick |
-//! compare | layers [SHAPE] | models [SHAPE] | fp8 | together | alone]`.
+//! compare | layers [quick | SHAPE] | models [SHAPE] | fp8 | together | alone]`.
 //!
 //! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
-//! compute-sanitizer, whose racecheck does not end on kernels whose blocks wait for each other,
-//! which it leaves out; `compare` times nothing. `layers` is all layers in one kernel; without a
-//! comparison `models` times whole steps, and `fp8` everything with 8-bit weights. `together` is
-//! what two GPUs do, `alone` what one of them does when the other fails: it takes ten seconds and
-//! leaves the GPU's context unusable. Kernels compiled at start are kept where `XDG_CACHE_HOME`
-//! says. Exit code 1 when a comparison fails, 3 without a GPU.
+//! compute-sanitizer, whose racecheck does not end on kernels whose blocks wait for each other:
+//! they are left to `layers quick`; `compare` times nothing. `layers` is all layers in one kernel;
+//! without a comparison `models` times whole steps, and `fp8` everything with 8-bit weights.
+//! `together` is what two GPUs do, `alone` what one of them does when the other fails: it takes ten
+//! seconds and leaves the GPU's context unusable. Kernels compiled at start are kept where
+//! `XDG_CACHE_HOME` says. Exit code 1 when a comparison fails, 3 without a GPU.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its findings")]
 
@@ -85,6 +85,9 @@ fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
         }
         "layers" => {
             let named = env::args().nth(2);
+            if named.as_deref() == Some("quick") {
+                return layers::quick(&device, report);
+            }
             layers::compare(&device, report, named.as_deref())?;
             return timing::at_once(&device, named.as_deref());
         }

@@ -27,10 +27,12 @@ const LESS_MAX: usize = 2;
 const NEAR: u32 = 8;
 /// Bytes of 16 outputs x 64 inputs.
 const UNIT_BYTES: usize = 2048;
-/// Bytes of a layer with which `cu/layers.cu` is faster than separate kernels, and rows of a step
-/// with which both are: measured on an H200, see the notes in the README.
+/// With what it is faster than separate kernels, measured on an H200, see the notes in the README:
+/// bytes of a layer and rows of a step for `cu/layers.cu`, sequences for `cu/layers_small.cu`, each
+/// of which should have two blocks of a cluster at least.
 const PAYS_BYTES: Range<usize> = 32 << 20..256 << 20;
 const PAYS_ROWS_MAX: usize = 4;
+const PAYS_SEQUENCES_MAX: usize = CLUSTER / 2;
 /// Shared memory that is not for the kernel's own use.
 const SHARED_BYTES_LEFT: usize = 128;
 
@@ -291,10 +293,14 @@ impl Layers {
     /// Whether it takes them in less time than separate kernels.
     pub fn pays(&self, sequences: usize, rows_each: usize) -> bool {
         let units: u32 = self.matrices.iter().map(|it| it.units * it.tiles).sum();
-        let bytes = units as usize * UNIT_BYTES;
-        (self.way == Way::Clusters || PAYS_BYTES.contains(&bytes))
-            && sequences * rows_each <= PAYS_ROWS_MAX
-            && self.takes(sequences, rows_each)
+        let pays = match self.way {
+            Way::Clusters => sequences <= PAYS_SEQUENCES_MAX,
+            Way::Shared => {
+                PAYS_BYTES.contains(&(units as usize * UNIT_BYTES))
+                    && sequences * rows_each <= PAYS_ROWS_MAX
+            }
+        };
+        pays && self.takes(sequences, rows_each)
     }
 
     /// What does not depend on the layers and the stream.
