@@ -46,6 +46,8 @@ pub(crate) fn compare(
     let cases = [
         (SHAPES[0], 40),
         (SHAPES[0], 256),
+        // Four rows stand on both sides of a chunk's end.
+        (SHAPES[0], 259),
         (SHAPES[0], 500),
         (SHAPES[0], 1500),
         (EXTRAS, 300),
