@@ -31,7 +31,7 @@ for it in "$@"; do
       stage times "$bin/selftest"
       grep -vE '^ok ' "$out/times.txt" | tee -a "$out/summary.txt" ;;
     sanitize)
-      # racecheck does not end on kernels whose blocks wait for each other.
+      # racecheck of `layers quick` has not been seen to end.
       for it in "memcheck quick" "memcheck layers quick" "racecheck quick"; do
         read -ra words <<<"$it"
         name=${it// /-}

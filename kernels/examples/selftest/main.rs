@@ -2,12 +2,12 @@
 //! compare | layers [quick | SHAPE] | models [SHAPE] | fp8 | together | alone]`.
 //!
 //! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
-//! compute-sanitizer, whose racecheck does not end on kernels whose blocks wait for each other:
-//! they are left to `layers quick`; `compare` times nothing. `layers` is all layers in one kernel;
-//! without a comparison `models` times whole steps, and `fp8` everything with 8-bit weights.
-//! `together` is what two GPUs do, `alone` what one of them does when the other fails: it takes ten
-//! seconds and leaves the GPU's context unusable. Kernels compiled at start are kept where
-//! `XDG_CACHE_HOME` says. Exit code 1 when a comparison fails, 3 without a GPU.
+//! compute-sanitizer, without the kernels whose blocks all wait for each other, of which `layers
+//! quick` is as much; `compare` times nothing. `layers` is all layers in one kernel; without a
+//! comparison `models` times whole steps, and `fp8` everything with 8-bit weights. `together` is
+//! what two GPUs do, `alone` what one of them does when the other fails: it takes ten seconds and
+//! leaves the GPU's context unusable. Kernels compiled at start are kept where `XDG_CACHE_HOME`
+//! says. Exit code 1 when a comparison fails, 3 without a GPU.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its findings")]
 
