@@ -39,6 +39,15 @@ DEV void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier) {
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
+// Without a branch.
+DEV void copy_bulk_if(bool take, void* to, const void* from, u32 bytes, u64* barrier) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %4, 0; "
+      "@p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3]; "
+      "}" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "r"((u32)take)
+      : "memory");
+}
 // What this thread wrote to shared memory comes before bulk copies that are asked for later.
 DEV void bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif

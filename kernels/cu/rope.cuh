@@ -66,6 +66,12 @@ DEV Raw<PAIRS> raw_head(const Rope& p, int row, int position, int head) {
   return raw;
 }
 
+DEV void turn_pair(float& low, float& high, float2 turn) {
+  float turned = __fmaf_rn(low, turn.x, -__fmul_rn(high, turn.y));
+  high = __fmaf_rn(high, turn.x, __fmul_rn(low, turn.y));
+  low = turned;
+}
+
 template <int PAIRS>
 DEV Head<PAIRS> turned_head(const Rope& p, const Raw<PAIRS>& raw, int head) {
   const int lane = thread() % WARP, half = PAIRS * WARP, head_dim = 2 * half;
@@ -94,10 +100,7 @@ DEV Head<PAIRS> turned_head(const Rope& p, const Raw<PAIRS>& raw, int head) {
   if (is_v) return out;
 #pragma unroll
   for (int i = 0; i < PAIRS; ++i) {
-    float2 turn = raw.turns[i];
-    float low = __fmaf_rn(out.low[i], turn.x, -__fmul_rn(out.high[i], turn.y));
-    float high = __fmaf_rn(out.high[i], turn.x, __fmul_rn(out.low[i], turn.y));
-    out.low[i] = low, out.high[i] = high;
+    turn_pair(out.low[i], out.high[i], raw.turns[i]);
   }
   return out;
 }

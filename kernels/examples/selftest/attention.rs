@@ -1,7 +1,9 @@
 //! Rotary embedding, pages and attention: against the reference, and one kernel against the other.
 
 use kernels::cuda::{Device, DeviceError};
-use kernels::ops::attend::{Attention, FewBy, ManyBy, Scratch, blocks_of_rows, cpu};
+use kernels::ops::attend::{
+    Attention, FewBy, ManyBy, Scratch, Table, blocks_of_rows, cpu, is_for_ring,
+};
 use kernels::ops::rope::{self, HeadNorms, Pages, Places, Rotation, Turns, cpu_turn};
 use kernels::ops::rows::{Entry, Extent, Lists, Step, StepSizes, StepWords, Wish};
 use kernels::ops::{bf16, block_values};
@@ -48,6 +50,8 @@ pub(crate) fn compare(
         Case { heads: 4, kv_heads: 1, dim: 128, sequences: vec![(300, 2), (5, 8)], behind: 0 },
         Case { heads: 4, kv_heads: 1, dim: 128, sequences: vec![(300, 2), (62, 4)], behind: 0 },
         Case { heads: 9, kv_heads: 3, dim: 64, sequences: vec![(0, 2), (40, 1)], behind: 1 },
+        // More than there are warps.
+        Case { heads: 3, kv_heads: 3, dim: 64, sequences: crowd(370, 20, 2), behind: 0 },
     ];
     if !quick {
         let sequences = vec![(1000, 4), (255, 4), (256, 1), (0, 8), (511, 2), (62, 3)];
@@ -58,11 +62,22 @@ pub(crate) fn compare(
         for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128)] {
             cases.push(Case { heads, kv_heads, dim, sequences: sequences.clone(), behind: 0 });
         }
+        for (heads, kv_heads, dim) in [(9, 3, 64), (8, 8, 128)] {
+            let sequences = crowd(1500 / kv_heads, 100, 4);
+            cases.push(Case { heads, kv_heads, dim, sequences, behind: 0 });
+        }
     }
     for case in &cases {
         run(device, report, case)?;
     }
     Ok(())
+}
+
+/// Many short sequences, and some that are longer, in no order.
+fn crowd(count: usize, before_max: usize, rows_max: usize) -> Vec<Shape> {
+    let long = |at| if at % 50 == 7 { 6 * before_max } else { 0 };
+    let one = |at| (at * 37 % before_max + long(at), 1 + at * 5 % rows_max);
+    (0..count).map(one).collect()
 }
 
 fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceError> {
@@ -92,7 +107,8 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
         end += before + rows;
         want_last.extend_from_slice(&many[(end - 1) * width..][..width]);
     }
-    for (by, blocks) in ways() {
+    let most = case.sequences.iter().map(|it| it.1).max().unwrap_or(1);
+    for (by, blocks) in ways(device, most, case) {
         forget(device, case, &mut setting, &case.sequences)?;
         let few = attend(device, case, &mut setting, &case.sequences, Kernel::Few(by, blocks))?;
         report.same(&format!("few({by:?}, {blocks}) = many {name}"), &few, &want);
@@ -100,7 +116,7 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
         let last = attend(device, case, &mut setting, &ones, Kernel::Few(FewBy::Tile, 1))?;
         report.same(&format!("after few({by:?}, {blocks}) {name}"), &last, &want_last);
     }
-    for (by, blocks) in ways() {
+    for (by, blocks) in ways(device, 1, case) {
         forget(device, case, &mut setting, &ones)?;
         let last = attend(device, case, &mut setting, &ones, Kernel::Few(by, blocks))?;
         report.same(&format!("one row, {by:?}, {blocks} = many {name}"), &last, &want_last);
@@ -108,9 +124,12 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
     Ok(())
 }
 
-/// Kernels for few rows, and the blocks that share a sequence.
-fn ways() -> impl Iterator<Item = (FewBy, usize)> {
-    [1, 2, 7].into_iter().flat_map(|blocks| [(FewBy::Tile, blocks), (FewBy::Chunk, blocks)])
+/// Kernels for so many rows of each sequence, and the blocks that share one.
+fn ways(device: &Device, rows: usize, case: &Case) -> impl Iterator<Item = (FewBy, usize)> {
+    let takes = is_for_ring(rows, case.heads / case.kv_heads);
+    let ring = (device.facts().is_hopper() && takes).then_some((FewBy::Ring, 1));
+    let others = [1, 2, 7].into_iter().flat_map(|it| [(FewBy::Tile, it), (FewBy::Chunk, it)]);
+    others.chain(ring)
 }
 
 /// Leaves in the pages what was there before the step, and what is not a number elsewhere.
@@ -222,6 +241,10 @@ fn attend(
     if matches!(kernel, Kernel::Many(_)) {
         rotation.rotate(device, step, places, (&mut setting.pages, 1), &mut q)?;
     }
+    let mut table = Table::new(device, spans.len())?;
+    if matches!(kernel, Kernel::Few(..)) {
+        table.lay(device, step, places, (&spans_on, spans.len()))?;
+    }
     let attention = Attention {
         rotation,
         places,
@@ -229,6 +252,7 @@ fn attend(
         layer: 1,
         spans: &spans_on,
         spans_len: spans.len(),
+        table: Some(&table),
         out: &mut out,
     };
     match kernel {

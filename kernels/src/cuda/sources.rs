@@ -48,6 +48,7 @@ pub(super) const SOURCES: &[Source] = &[
         "attend_few_128_2"
     ),
     source!("attend_many", "attend_many_64", "attend_many_128"),
+    source!("attend_ring", "lay_records", "attend_ring_64", "attend_ring_128"),
     source!("attend_wide", "attend_wide_64", "attend_wide_128"),
     source!("collective", "reduce_few", "reduce_many"),
     source!(
@@ -169,6 +170,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("attend_few.cuh", include_str!("../../cu/attend_few.cuh")),
     ("attend_many.cuh", include_str!("../../cu/attend_many.cuh")),
+    ("attend_ring.cuh", include_str!("../../cu/attend_ring.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
     ("bulk.cuh", include_str!("../../cu/bulk.cuh")),
     ("choose.cuh", include_str!("../../cu/choose.cuh")),

@@ -1,6 +1,6 @@
 //! Attention of rows over the pages of their sequences: causal, grouped heads.
 //!
-//! Two kernels for a few rows of each sequence, two for many of one; the result for a row has the
+//! Three kernels for a few rows of each sequence, two for many of one; the result for a row has the
 //! same bits from all, and however the work is cut.
 
 use bytemuck::{Pod, Zeroable};
@@ -10,6 +10,10 @@ use super::rope::{self, Pages, Places, Rotation};
 use super::rows::{PAGE_TOKENS, Step};
 use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
+
+mod table;
+
+pub use table::{Crowd, Table};
 
 /// Keys that are softmaxed in one go, and after which work can be cut.
 pub const CHUNK: usize = 256;
@@ -23,6 +27,12 @@ const PACKED: usize = 128;
 const PACKED_FEW: usize = 64;
 /// Rows of one sequence that it takes.
 pub const ROWS_FEW: usize = 8;
+/// Packed rows of a sequence that the kernel for many sequences takes.
+const PACKED_RING: usize = 16;
+/// Warps of its blocks at most: all registers are theirs.
+const WARPS_RING: usize = 8;
+/// The twin of `SLOTS` in `cu/attend_ring.cuh`.
+const SLOTS: usize = 3;
 
 /// Which kernel takes a few rows of each sequence. The result is the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,6 +41,9 @@ pub enum FewBy {
     Tile,
     /// A whole chunk in one go: the shortest wait where blocks are few.
     Chunk,
+    /// A warp for each sequence and kv head, on blocks that stay: for many sequences, on Hopper. It
+    /// needs a table.
+    Ring,
 }
 
 /// Which kernel takes many rows of one sequence. The result is the same.
@@ -89,6 +102,11 @@ fn shared_bytes(keys: usize, weights: usize, warps: usize, dim: usize, tiles: us
     values * size_of::<bf16>() + warps * rows * size_of::<f32>()
 }
 
+/// And of each warp of `attend_ring`: `Room` in its source.
+fn ring_bytes(dim: usize, rows_max: usize) -> usize {
+    (SLOTS * KEYS + PACKED_RING + 2 * rows_max) * dim * size_of::<bf16>() + 128
+}
+
 /// The twin of `Attend` in `cu/attend.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -104,6 +122,16 @@ pub(super) struct Args {
     scale_log2: f32,
 }
 
+/// The twin of `Ring` in `cu/attend_ring.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+struct RingArgs {
+    attend: Args,
+    records: u64,
+    sequences: u32,
+    rows_max: u32,
+}
+
 /// One layer's attention.
 #[derive(Debug)]
 pub struct Attention<'a> {
@@ -114,6 +142,8 @@ pub struct Attention<'a> {
     /// First row and number of rows of each sequence, or of each block of one.
     pub spans: &'a Buffer<[u32; 2]>,
     pub spans_len: usize,
+    /// Laid for these spans, where there are so many that it is worth it.
+    pub table: Option<&'a Table>,
     /// (rows, heads head_dim) in blocks.
     pub out: &'a mut Buffer<bf16>,
 }
@@ -180,7 +210,11 @@ impl Attention<'_> {
         let count = blocks * self.pages.kv_heads * self.spans_len;
         let fits = shared_bytes <= facts.shared_bytes_max;
         let is_few = count <= at_once * facts.multiprocessors as usize;
-        let by = if fits && is_few { FewBy::Chunk } else { FewBy::Tile };
+        let by = match self.table {
+            Some(_) => FewBy::Ring,
+            None if fits && is_few => FewBy::Chunk,
+            None => FewBy::Tile,
+        };
         self.few_by(by, device, scratch, step, rows_max, blocks)
     }
 
@@ -201,6 +235,7 @@ impl Attention<'_> {
         let (kernel, threads, shared_bytes) = match by {
             FewBy::Tile => ("few", 128, tile_bytes(dim, tiles)),
             FewBy::Chunk => ("chunk", 256, chunk_bytes(dim, tiles)),
+            FewBy::Ring => return self.ring(device, args, rows_max),
         };
         let grid = Grid {
             blocks: (whole(blocks), whole(kv_heads), whole(self.spans_len)),
@@ -208,6 +243,29 @@ impl Attention<'_> {
             shared_bytes: whole(shared_bytes),
         };
         device.launch(&format!("attend_{kernel}_{dim}_{tiles}"), grid, &[Arg::value(&args)])
+    }
+
+    fn ring(&self, device: &Device, args: Args, rows_max: usize) -> Result<(), DeviceError> {
+        let (dim, group, facts) = (self.pages.head_dim, self.group(), device.facts());
+        let table = self.table.expect("this kernel needs a table");
+        assert_eq!(table.sequences, self.spans_len, "the table is laid for these spans");
+        let jobs = self.spans_len * self.pages.kv_heads;
+        let blocks = jobs.min(facts.multiprocessors as usize);
+        assert!(is_for_ring(rows_max, group), "few rows");
+        let each = ring_bytes(dim, rows_max);
+        let warps = (facts.shared_bytes_max / each).min(WARPS_RING).min(jobs.div_ceil(blocks));
+        let grid = Grid {
+            blocks: (whole(blocks), 1, 1),
+            threads: whole(warps * 32),
+            shared_bytes: whole(warps * each),
+        };
+        let args = RingArgs {
+            attend: args,
+            records: table.records(),
+            sequences: whole(self.spans_len),
+            rows_max: whole(rows_max),
+        };
+        device.launch(&format!("attend_ring_{dim}"), grid, &[Arg::value(&args)])
     }
 
     /// Spans that [`blocks_of_rows`] made, of rows that exist and were turned into `q`.
@@ -252,6 +310,12 @@ pub fn few_rows_max(group: usize, head_dim: usize) -> usize {
 pub fn is_few(rows: usize, group: usize, head_dim: usize) -> bool {
     let packed_max = if head_dim == 128 { PACKED_FEW / 2 } else { PACKED_FEW };
     rows <= ROWS_FEW && rows * group <= packed_max
+}
+
+/// Whether the kernel for many sequences takes so many rows of each: the tensor cores' 16, and no
+/// more than a slot has room for as they came, with the turns of their positions.
+pub fn is_for_ring(rows: usize, group: usize) -> bool {
+    rows <= ROWS_FEW && rows * group <= PACKED_RING && rows * (group + 3) * 2 < KEYS
 }
 
 /// Cuts the rows `first..first + rows` of one sequence into blocks for [`Attention::many`].

@@ -151,6 +151,7 @@ impl Head {
                 few: &step.chain_spans,
                 few_len: rows,
                 few_rows: 1,
+                table: None,
                 many: &step.chain_spans,
                 many_len: 0,
             };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kernels::cuda::{Buffer, Device};
-use kernels::ops::attend::{self, Attention};
+use kernels::ops::attend::{self, Attention, Crowd, Table};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::collective::{Collective, Slices, Stream};
@@ -179,8 +179,36 @@ pub(super) struct Spans<'a> {
     pub(super) few_len: usize,
     /// Rows of the longest of them.
     pub(super) few_rows: usize,
+    /// Laid for them where they are many.
+    pub(super) table: Option<&'a Table>,
     pub(super) many: &'a Buffer<[u32; 2]>,
     pub(super) many_len: usize,
+}
+
+impl Spans<'_> {
+    /// Lays the table of those that are few rows each, where there are many.
+    pub(super) fn lay_table<'t>(
+        &self,
+        device: &Device,
+        step: &Step,
+        rows: usize,
+        sizes: Sizes,
+        table: &'t mut Table,
+    ) -> Result<Option<&'t Table>, BackendError> {
+        let crowd = Crowd {
+            sequences: self.few_len,
+            rows_max: self.few_rows,
+            group: sizes.group(),
+            kv_heads: sizes.kv_heads,
+            head_dim: sizes.head_dim,
+        };
+        if !crowd.wants_table(device) {
+            return Ok(None);
+        }
+        let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
+        table.lay(device, step, places, (self.few, self.few_len))?;
+        Ok(Some(table))
+    }
 }
 
 /// What all layers share: scratch, and the way to the other ranks.
@@ -285,6 +313,7 @@ pub(super) fn run_at_once(
         layer: tools.index,
         spans: spans.few,
         spans_len: spans.few_len,
+        table: None,
         out: attended,
     };
     let streams = Streams { stream, rounded: x, captured };
@@ -340,6 +369,7 @@ impl Layer {
                 layer: index,
                 spans: spans.many,
                 spans_len: spans.many_len,
+                table: None,
                 out: attended,
             };
             attention.many(device, step, q)?;
@@ -352,6 +382,7 @@ impl Layer {
                 layer: index,
                 spans: spans.few,
                 spans_len: spans.few_len,
+                table: spans.table,
                 out: attended,
             };
             let blocks = spans.few_len * self.sizes.kv_heads;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use kernels::cuda::{Buffer, Device, DeviceError, Graph, Inbox};
+use kernels::ops::attend::Table;
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::collective::Collective;
@@ -51,6 +52,7 @@ pub(super) struct Rank {
     logits: Buffer<f32>,
     choices: Choices,
     spans: [Buffer<[u32; 2]>; 2],
+    table: Table,
     span_boxes: [Inbox<[u32; 2]>; 2],
     outgoing: Outgoing,
     tables: Tables,
@@ -85,10 +87,15 @@ fn spans_of<'a>(
 ) -> Spans<'a> {
     let [few, many] = own;
     match recorded {
-        Some(Recorded { entries, rows, .. }) => {
-            Spans { few: &step.spans, few_len: entries, few_rows: rows, many, many_len: 0 }
-        }
-        None => Spans { few, few_len, few_rows, many, many_len },
+        Some(Recorded { entries, rows, .. }) => Spans {
+            few: &step.spans,
+            few_len: entries,
+            few_rows: rows,
+            table: None,
+            many,
+            many_len: 0,
+        },
+        None => Spans { few, few_len, few_rows, table: None, many, many_len },
     }
 }
 
@@ -145,6 +152,7 @@ impl Rank {
             logits: device.zeros(choosers_max * model.vocab)?,
             choices: Choices::new(&device, choosers_max)?,
             spans: [device.zeros(rows_max)?, device.zeros(rows_max)?],
+            table: Table::new(&device, lanes)?,
             span_boxes: [Inbox::new(&device, rows_max)?, Inbox::new(&device, rows_max)?],
             outgoing: Outgoing::default(),
             tables: Tables::new(lanes, positions / PAGE_TOKENS),
@@ -234,6 +242,8 @@ impl Rank {
         let own = &self.spans;
         let counts = (spans.0, self.outgoing.few_rows, spans.1);
         let spans = spans_of(step, recorded, own, counts);
+        let table = spans.lay_table(device, step, rows, target.sizes, &mut self.table)?;
+        let spans = Spans { table, ..spans };
         // Upkeep runs beside the layers behind the last captured one, or beside the logits.
         let captured = match head {
             Some(_) if target.takes_at_once(spans) => target.depth(),
@@ -254,7 +264,7 @@ impl Rank {
                 if all_stand { head.keep_states(device, step, extent) } else { Ok(()) }
             })?;
         }
-        let spans = spans_of(step, recorded, own, counts);
+        let spans = Spans { table, ..spans_of(step, recorded, own, counts) };
         let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture: None };
         target.run(&mut pass, captured..target.depth())?;
         let mut x = &room.x;

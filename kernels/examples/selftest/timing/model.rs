@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kernels::cuda::{Buffer, Device, DeviceError};
-use kernels::ops::attend::{self, Attention};
+use kernels::ops::attend::{self, Attention, Crowd, Table};
 use kernels::ops::layers::{self, Heads, Layers, Streams};
 use kernels::ops::matmul::{self, Captured, Format, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
@@ -43,6 +43,7 @@ pub(crate) struct Model {
     turns: Turns,
     scratch: matmul::Scratch,
     parts: attend::Scratch,
+    table: Table,
     pub(crate) stream: Buffer<f32>,
     pub(crate) x: Buffer<bf16>,
     pub(crate) captured: Buffer<bf16>,
@@ -168,6 +169,7 @@ pub(crate) fn build(
         turns: Turns::new(device, context + 64, &frequencies)?,
         scratch: matmul::Scratch::new(device, rows)?,
         parts: attend::Scratch::new(device, lanes * kv_heads, context + 64, 64, dim)?,
+        table: Table::new(device, lanes)?,
         stream: device.zeros(rows * hidden)?,
         x: device.zeros(rows * hidden)?,
         captured: device.zeros(rows * hidden * CAPTURED.len())?,
@@ -236,6 +238,10 @@ impl Model {
     ) -> Result<(), DeviceError> {
         let rows = batch * q;
         step.lay(device, Extent { entries: batch, rows, choosers: rows })?;
+        if self.crowd(batch, q).wants_table(device) {
+            let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
+            self.table.lay(device, step, places, (&step.spans, batch))?;
+        }
         let (stream, x) = (&mut self.stream, &mut self.x);
         embed::launch(device, &self.head, &step.tokens, rows, stream, x, None)
     }
@@ -293,11 +299,17 @@ impl Model {
             layer: layers.start,
             spans: &step.spans,
             spans_len: batch,
+            table: None,
             out: &mut self.attended,
         };
         let streams = Streams { stream, rounded: x, captured: Some(captured) };
         let kernel = at_once.as_mut().expect("the card can do it");
         kernel.run(device, parts, step, attention, (layers.len(), q), streams)
+    }
+
+    fn crowd(&self, sequences: usize, rows_max: usize) -> Crowd {
+        let Shape { heads, kv_heads, dim, .. } = self.shape;
+        Crowd { sequences, rows_max, group: heads / kv_heads, kv_heads, head_dim: dim }
     }
 
     fn attend(
@@ -309,6 +321,7 @@ impl Model {
         q: usize,
     ) -> Result<(), DeviceError> {
         let places = Places { positions: &step.positions, lanes: &step.lanes, rows: batch * q };
+        let table = self.crowd(batch, q).wants_table(device).then_some(&self.table);
         let of = &self.layers[layer];
         let norms = HeadNorms {
             bias: of.bias.as_ref(),
@@ -330,6 +343,7 @@ impl Model {
             layer,
             spans: &step.spans,
             spans_len: batch,
+            table,
             out: &mut self.attended,
         };
         let blocks = if batch * self.shape.kv_heads < 132 { 2 } else { 1 };

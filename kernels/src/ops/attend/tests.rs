@@ -22,3 +22,12 @@ fn the_reference_weighs_values_by_score() {
     assert_eq!(cpu(&[10.0, 0.0], &keys, &values), [1.0, 2.0]);
     assert_eq!(cpu(&[0.0, 1.0], &keys, &values), [2.0, 3.0]);
 }
+
+/// On an H200 a block has four warps, or eight, whatever the rows.
+#[test]
+fn rings_fill_shared_memory() {
+    let warps = |dim, rows| 232_448 / ring_bytes(dim, rows);
+    assert_eq!([1, 4].map(|it| (warps(128, it), warps(64, it))), [(4, 8), (4, 8)]);
+    assert!(is_for_ring(4, 4) && is_for_ring(5, 3) && is_for_ring(1, 16));
+    assert!(!is_for_ring(1, 17) && !is_for_ring(8, 2));
+}
