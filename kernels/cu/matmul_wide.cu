@@ -60,13 +60,18 @@ DEV Share share_of(const Matmul& p, int rows) {
   return of;
 }
 
-// A stage and what it is used for.
+// A stage and what it is used for: a unit of an item, which has the weights from `tile` on and the
+// blocks of 8 rows from `row_block` on. Divisions are made once an item, not once a unit.
 struct Use {
-  int item, unit, stage, round;
+  int item, tile, row_block, unit, stage, round;
 };
-template <int STAGES> DEV void advance(Use& use, const Share& of) {
+template <int ROWS> DEV void at_item(Use& use, const Share& of, int item) {
+  use.item = item, use.unit = of.start;
+  use.tile = item / of.row_tiles * 8, use.row_block = item % of.row_tiles * (ROWS / 8);
+}
+template <int ROWS, int STAGES> DEV void advance(Use& use, const Share& of) {
   if (++use.stage == STAGES) use.stage = 0, ++use.round;
-  if (++use.unit == of.end) use.unit = of.start, use.item += of.stride;
+  if (++use.unit == of.end) at_item<ROWS>(use, of, use.item + of.stride);
 }
 
 // One thread: fills a stage for each unit of each item. Weights do not wait for the kernel before.
@@ -79,24 +84,23 @@ DEV void fill(Shared<FORMAT, ROWS>& s, const Matmul& p) {
   // Blocks of 8 rows that an item has.
   auto rows_there = [&](int first) { return min(block_rows - first, ROWS / 8); };
   auto fill_a = [&](const Use& to) {
-    const int there = rows_there(to.item % of.row_tiles * (ROWS / 8));
-    barrier_expect(&s.full[to.stage], bytes + there * 1024);
-    const uint4* from = weights_at<FORMAT>(p, to.item / of.row_tiles * 8, to.unit);
+    barrier_expect(&s.full[to.stage], bytes + rows_there(to.row_block) * 1024);
+    const uint4* from = weights_at<FORMAT>(p, to.tile, to.unit);
     copy_bulk(s.a[to.stage], from, bytes, &s.full[to.stage]);
   };
   auto fill_x = [&](const Use& to) {
-    const int first = to.item % of.row_tiles * (ROWS / 8);
-    const bf16* from = p.x + ((size_t)to.unit * block_rows + first) * 512;
-    copy_bulk(s.x[to.stage], from, rows_there(first) * 1024, &s.full[to.stage]);
+    const bf16* from = p.x + ((size_t)to.unit * block_rows + to.row_block) * 512;
+    copy_bulk(s.x[to.stage], from, rows_there(to.row_block) * 1024, &s.full[to.stage]);
   };
-  const Use first = {of.first, of.start, 0, 0};
+  Use first = {};
+  at_item<ROWS>(first, of, of.first);
   const int early = min(total, stages);
   Use use = first;
-  for (int i = 0; i < early; ++i, advance<stages>(use, of)) fill_a(use);
+  for (int i = 0; i < early; ++i, advance<ROWS, stages>(use, of)) fill_a(use);
   wait_for_x(p);
   use = first;
-  for (int i = 0; i < early; ++i, advance<stages>(use, of)) fill_x(use);
-  for (total -= early; 0 < total; --total, advance<stages>(use, of)) {
+  for (int i = 0; i < early; ++i, advance<ROWS, stages>(use, of)) fill_x(use);
+  for (total -= early; 0 < total; --total, advance<ROWS, stages>(use, of)) {
     barrier_wait(&s.empty[use.stage], (use.round - 1) & 1);
     fill_a(use);
     fill_x(use);
