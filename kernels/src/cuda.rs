@@ -2,6 +2,7 @@
 
 mod beside;
 mod buffer;
+mod clock;
 mod launch;
 mod share;
 mod sources;
@@ -15,7 +16,8 @@ use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 
 use beside::Queues;
 pub use buffer::Buffer;
-pub use launch::{Arg, Clock, Graph, Grid, Inbox, Outbox};
+pub use clock::Clock;
+pub use launch::{Arg, Graph, Grid, Inbox, Outbox};
 pub use share::{Shared, receive_descriptor, send_descriptor};
 pub use sources::version;
 

@@ -121,6 +121,25 @@ fn clusters((x, y, z): (u32, u32, u32)) -> sys::CUlaunchAttribute {
     attribute
 }
 
+fn config(
+    stream: &CudaStream,
+    grid: Grid,
+    attributes: &mut [sys::CUlaunchAttribute],
+) -> sys::CUlaunchConfig {
+    sys::CUlaunchConfig {
+        gridDimX: grid.blocks.0,
+        gridDimY: grid.blocks.1,
+        gridDimZ: grid.blocks.2,
+        blockDimX: grid.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: grid.shared_bytes,
+        hStream: stream.cu_stream(),
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: u32::try_from(attributes.len()).expect("at most two"),
+    }
+}
+
 impl Device {
     /// Queues a kernel. The operations in `ops` check what it is given.
     pub(crate) fn launch(
@@ -171,6 +190,24 @@ impl Device {
         self.launch_with(stream, kernel, grid, &mut attributes, args)
     }
 
+    /// Whether the card has room for all blocks of [`Self::launch_at_once`]: a cluster stands
+    /// within one part of the card, and parts differ in how many multiprocessors they have.
+    pub(crate) fn has_room(
+        &self,
+        kernel: &str,
+        grid: Grid,
+        cluster: u32,
+    ) -> Result<bool, DeviceError> {
+        self.context.bind_to_thread()?;
+        let mut attributes = [clusters((cluster, 1, 1))];
+        let config = config(&self.queues.main, grid, &mut attributes);
+        let (function, mut count) = (self.functions[kernel].cu_function(), 0);
+        // SAFETY: it reads the configuration and writes to a local.
+        unsafe { sys::cuOccupancyMaxActiveClusters(&raw mut count, function, &raw const config) }
+            .result()?;
+        Ok(grid.blocks.0 <= count.cast_unsigned() * cluster)
+    }
+
     fn launch_with(
         &self,
         stream: &CudaStream,
@@ -181,27 +218,16 @@ impl Device {
     ) -> Result<(), DeviceError> {
         let function = self.functions.get(kernel);
         let function = function.unwrap_or_else(|| panic!("no kernel is called {kernel:?}"));
-        let (blocks_x, blocks_y, blocks_z) = grid.blocks;
-        if blocks_x == 0 || blocks_y == 0 || blocks_z == 0 {
+        let (x, y, z) = grid.blocks;
+        if x == 0 || y == 0 || z == 0 {
             return Ok(());
         }
         self.context.bind_to_thread()?;
         let mut pointers: Vec<*mut c_void> = args.iter().map(Arg::pointer).collect();
-        let config = sys::CUlaunchConfig {
-            gridDimX: blocks_x,
-            gridDimY: blocks_y,
-            gridDimZ: blocks_z,
-            blockDimX: grid.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: grid.shared_bytes,
-            hStream: stream.cu_stream(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: u32::try_from(attributes.len()).expect("at most two"),
-        };
+        let config = config(stream, grid, attributes);
         // SAFETY: each caller in `ops` checked the lengths against the shapes that its kernel
         // documents and lists the arguments in the order of that kernel's signature; every kernel
-        // waits for the one before it, so that it may be let in early.
+        // that may be let in early waits for the one before it.
         unsafe {
             let arguments = pointers.as_mut_ptr();
             let function = function.cu_function();
@@ -227,11 +253,6 @@ impl Device {
         graph.upload()?;
         Ok(Graph { graph })
     }
-
-    pub fn clock(&self) -> Result<Clock, DeviceError> {
-        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        Ok(Clock { event: self.queues.main.record_event(flags)? })
-    }
 }
 
 /// Work that was recorded and can be queued again. Its buffers must outlive it.
@@ -251,24 +272,6 @@ impl fmt::Debug for Graph {
 impl Graph {
     pub fn launch(&self) -> Result<(), DeviceError> {
         Ok(self.graph.launch()?)
-    }
-}
-
-/// A moment in the device's queue.
-pub struct Clock {
-    event: CudaEvent,
-}
-
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clock").finish_non_exhaustive()
-    }
-}
-
-impl Clock {
-    /// Microseconds from an earlier moment to this one; waits for it.
-    pub fn since_us(&self, earlier: &Self) -> Result<f32, DeviceError> {
-        Ok(earlier.event.elapsed_ms(&self.event)? * 1000.0)
     }
 }
 

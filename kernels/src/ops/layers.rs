@@ -12,42 +12,28 @@ use super::rows::{PAGE_TOKENS, Step};
 use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
+mod sizes;
+
+use sizes::{CLUSTER, SLICES, Sized, UNIT_BYTES, are_small, clusters, has_room, less};
+
 /// Rows of a step, at most: one column of the tensor cores.
 const ROWS_MAX: usize = 8;
-/// Parts of one matrix's sums that a block has room for.
-const JOBS_MAX: usize = 16;
-/// Tiles of the residual stream that a block holds, one a warp.
-const HELD_MAX: usize = 8;
 /// Tiles of packed rows (row, query head) of a sequence.
 const TILES_MAX: usize = 2;
-/// See [`less`].
-const LESS_MAX: usize = 2;
 /// Units of a warp's first tile of gate and up that are brought to the L2 cache while all wait for
 /// attention.
 const NEAR: u32 = 8;
-/// Bytes of 16 outputs x 64 inputs.
-const UNIT_BYTES: usize = 2048;
-/// With what it is faster than separate kernels, measured on an H200, see the notes in the README:
-/// bytes of a layer and rows of a step for `cu/layers.cu`, sequences for `cu/layers_small.cu`, each
-/// of which should have two blocks of a cluster at least.
+/// With what `cu/layers.cu` is faster than separate kernels, measured on an H200, see the notes in
+/// the README: bytes of a layer, size of heads (larger ones leave blocks that attend less room for
+/// weights) and rows of a step. `cu/layers_small.cu` is with all that it takes.
 const PAYS_BYTES: Range<usize> = 32 << 20..256 << 20;
+const PAYS_HEAD_DIM: usize = 64;
 const PAYS_ROWS_MAX: usize = 4;
-const PAYS_SEQUENCES_MAX: usize = CLUSTER / 2;
+/// For either, a text has fewer chunks of keys than so many for each block that attends to it:
+/// separate kernels have more blocks for long texts.
+const PAYS_CHUNKS: usize = 2;
 /// Shared memory that is not for the kernel's own use.
 const SHARED_BYTES_LEFT: usize = 128;
-
-/// Of `cu/layers_small.cu`: blocks of a cluster; slices of every matrix; tiles of a cluster's first
-/// product and of the stream that a block has room for; units of the stream.
-const CLUSTER: usize = 8;
-const SLICES: usize = 8;
-const TILES_EACH_MAX: usize = 3;
-const STREAM_TILES_MAX: usize = 5;
-const STREAM_UNITS_MAX: usize = 10;
-/// Its `Hub`, at most, and a block's shared memory on Hopper.
-const HUB_BYTES: usize = 44 << 10;
-const SHARED_BYTES: usize = 226 << 10;
-/// Multiprocessors that may be left over where clusters do not fill the card's parts.
-const SPARE: usize = 20;
 
 /// A layer as the kernel reads it.
 #[derive(Clone, Copy, Debug)]
@@ -80,44 +66,6 @@ impl Layer<'_> {
     }
 }
 
-/// Whether `blocks` blocks have room for what is theirs of each matrix.
-fn has_room(matrices: &[Sized; 4], blocks: usize) -> bool {
-    let tiles = |it: &Sized| (it.tiles as usize).div_ceil(blocks);
-    let fits = |it: &Sized| tiles(it) * it.slices as usize <= JOBS_MAX;
-    matrices.iter().all(fits) && tiles(&matrices[1]) <= HELD_MAX
-}
-
-/// Clusters of `cu/layers_small.cu`: one a kv head, one a slice of down.
-fn clusters(matrices: &[Sized; 4], heads: Heads) -> usize {
-    heads.kv_heads + matrices[3].slices as usize
-}
-
-/// Whether blocks of those clusters have room for what is theirs, and no slice of o is that of two.
-fn are_small(matrices: &[Sized; 4], heads: Heads) -> bool {
-    let [qkv, o, _, down] = matrices.map(|it| it.units as usize);
-    let stream_tiles = (matrices[1].tiles as usize).div_ceil(CLUSTER);
-    let inner = heads.group.max(down.div_ceil(SLICES));
-    let weights = (TILES_EACH_MAX * qkv + STREAM_TILES_MAX * inner) * UNIT_BYTES;
-    let keys = attend::chunk_bytes(heads.dim, 1);
-    let slice = |at: usize| o * at / SLICES;
-    heads.dim == 64
-        && matrices.iter().all(|it| it.slices as usize == SLICES)
-        && qkv <= STREAM_UNITS_MAX
-        && stream_tiles <= STREAM_TILES_MAX
-        && heads.group + 2 <= 2 * TILES_EACH_MAX
-        && down.div_ceil(SLICES) <= TILES_EACH_MAX
-        && (0..SLICES).all(|it| slice(it) / heads.group == (slice(it + 1) - 1) / heads.group)
-        && HUB_BYTES + weights + keys <= SHARED_BYTES
-}
-
-/// Of `tiles` tiles of gate and up, those that each of `attending` blocks has less than the other
-/// ones: about as many as attention takes time for, if no other block gets more for it.
-fn less(blocks: usize, tiles: usize, attending: usize) -> usize {
-    let most = |less: usize| (tiles + attending * less).div_ceil(blocks);
-    let fits = |less: &usize| *less <= tiles / blocks && most(*less) == most(0);
-    (0..=LESS_MAX).rev().find(fits).unwrap_or(0)
-}
-
 /// The twin of `Layer` in `cu/layers.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -128,25 +76,6 @@ struct LayerArgs {
     k_norm: u64,
     captured_at: i32,
     padding: u32,
-}
-
-/// The twin of `Sized` there.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-struct Sized {
-    units: u32,
-    tiles: u32,
-    slices: u32,
-}
-
-impl Sized {
-    fn of(matrix: &Matrix) -> Self {
-        Self {
-            units: whole(matrix.inputs() / 64),
-            tiles: whole(matrix.outputs() / 16),
-            slices: whole(matrix.slices()),
-        }
-    }
 }
 
 /// The twin of `Layers` there.
@@ -181,6 +110,26 @@ enum Way {
     Shared,
     /// `cu/layers_small.cu`: a cluster of blocks has what hangs together.
     Clusters,
+}
+
+impl Way {
+    /// Its kernel for heads of this size and so many tiles of packed rows.
+    fn kernel(self, dim: usize, tiles: usize) -> String {
+        match self {
+            Self::Shared => format!("layers_{dim}_{tiles}"),
+            Self::Clusters => "layers_small".to_owned(),
+        }
+    }
+
+    /// Blocks of a cluster.
+    fn cluster(self) -> u32 {
+        if self == Self::Clusters { whole(CLUSTER) } else { 1 }
+    }
+}
+
+fn grid(device: &Device, blocks: usize) -> Grid {
+    let shared_bytes = whole(device.facts().shared_bytes_max - SHARED_BYTES_LEFT);
+    Grid { blocks: (whole(blocks), 1, 1), threads: 256, shared_bytes }
 }
 
 /// Where the kernel finds the layers of a model, and what its blocks hand each other. The matrices
@@ -234,14 +183,16 @@ impl Layers {
         let multiprocessors = device.facts().multiprocessors as usize;
         let matrices = first.matrices().map(Sized::of);
         let alike = layers.iter().all(|it| it.matrices().map(Sized::of) == matrices);
-        let is_hopper = device.facts().capability == (9, 0);
-        if !(is_hopper && alike && first.is_whole(heads)) {
+        if !(device.facts().is_hopper() && alike && first.is_whole(heads)) {
             return Ok(None);
         }
         let clusters = clusters(&matrices, heads) * CLUSTER;
-        let way = if are_small(&matrices, heads) && clusters + SPARE <= multiprocessors {
+        let room = |way: Way, blocks| {
+            device.has_room(&way.kernel(heads.dim, 1), grid(device, blocks), way.cluster())
+        };
+        let way = if are_small(&matrices, heads) && room(Way::Clusters, clusters)? {
             Way::Clusters
-        } else if has_room(&matrices, multiprocessors) {
+        } else if has_room(&matrices, multiprocessors) && room(Way::Shared, multiprocessors)? {
             Way::Shared
         } else {
             return Ok(None);
@@ -290,17 +241,27 @@ impl Layers {
             && (self.way == Way::Clusters || sequences * self.heads.kv_heads <= self.blocks)
     }
 
-    /// Whether it takes them in less time than separate kernels.
-    pub fn pays(&self, sequences: usize, rows_each: usize) -> bool {
+    /// Whether it takes them in less time than separate kernels; `keys`: of the longest.
+    pub fn pays(&self, sequences: usize, rows_each: usize, keys: usize) -> bool {
         let units: u32 = self.matrices.iter().map(|it| it.units * it.tiles).sum();
         let pays = match self.way {
-            Way::Clusters => sequences <= PAYS_SEQUENCES_MAX,
+            Way::Clusters => true,
             Way::Shared => {
                 PAYS_BYTES.contains(&(units as usize * UNIT_BYTES))
+                    && self.heads.dim == PAYS_HEAD_DIM
                     && sequences * rows_each <= PAYS_ROWS_MAX
             }
         };
         pays && self.takes(sequences, rows_each)
+            && keys.div_ceil(attend::CHUNK) < PAYS_CHUNKS * self.blocks_each(sequences)
+    }
+
+    /// Blocks that share a sequence and kv head.
+    fn blocks_each(&self, sequences: usize) -> usize {
+        match self.way {
+            Way::Clusters => CLUSTER / sequences,
+            Way::Shared => self.blocks / (sequences * self.heads.kv_heads),
+        }
     }
 
     /// What does not depend on the layers and the stream.
@@ -317,9 +278,7 @@ impl Layers {
         assert!(self.takes(sequences, rows_each), "a few rows");
         let attending = sequences * kv_heads;
         let chunks = step.sizes.pages_max.div_ceil(attend::CHUNK / PAGE_TOKENS);
-        let each =
-            if self.way == Way::Clusters { CLUSTER / sequences } else { self.blocks / attending };
-        let parts = each.min(chunks);
+        let parts = self.blocks_each(sequences).min(chunks);
         let tiles = attend::tiles(rows_each * heads.group);
         let layer_values = attention.pages.layer_values() as u64;
         Args {
@@ -333,7 +292,7 @@ impl Layers {
             matrices: self.matrices,
             sequences: whole(sequences),
             parts: whole(parts),
-            shared_bytes: whole(device.facts().shared_bytes_max - SHARED_BYTES_LEFT),
+            shared_bytes: grid(device, self.blocks).shared_bytes,
             eps: self.eps,
             less: whole(less(self.blocks, self.matrices[2].tiles as usize, attending)),
             near: NEAR,
@@ -372,13 +331,9 @@ impl Layers {
         args.stream = streams.stream.write();
         args.rounded = streams.rounded.write();
         args.captured = streams.captured.map_or(0, Buffer::write);
-        let shared_bytes = args.shared_bytes;
-        let grid = Grid { blocks: (whole(self.blocks), 1, 1), threads: 256, shared_bytes };
-        let (kernel, cluster) = match self.way {
-            Way::Shared => (format!("layers_{}_{tiles}", self.heads.dim), 1),
-            Way::Clusters => ("layers_small".to_owned(), whole(CLUSTER)),
-        };
-        device.launch_at_once(&kernel, grid, cluster, &[Arg::value(&args)])
+        let kernel = self.way.kernel(self.heads.dim, tiles);
+        let grid = grid(device, self.blocks);
+        device.launch_at_once(&kernel, grid, self.way.cluster(), &[Arg::value(&args)])
     }
 }
 

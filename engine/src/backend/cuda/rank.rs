@@ -1,7 +1,7 @@
 //! One GPU of those that compute a model together, or the only one: its weights and buffers, and
 //! its queue. Where there are several, each is told the same steps and comes to the same choices.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use kernels::cuda::{Buffer, Device, DeviceError, Graph, Inbox};
@@ -63,6 +63,8 @@ pub(super) struct Rank {
     page_bytes: usize,
     graphs: BTreeMap<Recorded, Graph>,
     records: bool,
+    /// Whether one kernel takes the rows of the step through all layers.
+    at_once: bool,
     waiting: Waiting,
     submitted: usize,
     /// Stands as long as the weights do.
@@ -167,6 +169,7 @@ impl Rank {
             sent: VecDeque::new(),
             graphs: BTreeMap::new(),
             records: options.records,
+            at_once: false,
             waiting: Waiting::default(),
             submitted: 0,
             shared: shelf.and_then(Shelf::offer),
@@ -203,8 +206,13 @@ impl Rank {
         let held_max = self.shape.held_max;
         for entries in send::batches(self.shape.lanes as usize) {
             for &depth in depths.iter().filter(|it| **it <= held_max) {
-                let depth = depth as usize;
-                self.record(Recorded { entries, rows: 1 + depth, depth })?;
+                let (rows, depth) = (1 + depth as usize, depth as usize);
+                // Of short texts, and of long ones where those are taken another way.
+                let keys_max = self.step.sizes.pages_max * PAGE_TOKENS;
+                let ways = [1, keys_max].map(|it| self.target.takes_at_once(entries, rows, it));
+                for at_once in BTreeSet::from(ways) {
+                    self.record(Recorded { entries, rows, depth, at_once })?;
+                }
             }
         }
         Ok(())
@@ -244,14 +252,15 @@ impl Rank {
         let spans = spans_of(step, recorded, own, counts);
         let table = spans.lay_table(device, step, rows, target.sizes, &mut self.table)?;
         let spans = Spans { table, ..spans };
+        let at_once = recorded.map_or(self.at_once, |it| it.at_once);
         // Upkeep runs beside the layers behind the last captured one, or beside the logits.
         let captured = match head {
-            Some(_) if target.takes_at_once(spans) => target.depth(),
+            Some(_) if at_once => target.depth(),
             Some(head) => head.capture.depth(),
             None => 0,
         };
         let capture = head.as_mut().map(|it| &mut it.capture);
-        let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture };
+        let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture, at_once };
         target.embed(&mut pass)?;
         target.run(&mut pass, 0..captured)?;
         // Where nothing is guessed every row stands: its state need not wait for what is accepted.
@@ -265,7 +274,8 @@ impl Rank {
             })?;
         }
         let spans = Spans { table, ..spans_of(step, recorded, own, counts) };
-        let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture: None };
+        let capture = None;
+        let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture, at_once };
         target.run(&mut pass, captured..target.depth())?;
         let mut x = &room.x;
         if recorded.is_none() {
@@ -329,8 +339,7 @@ impl Rank {
         }
         self.inboxes[self.submitted % 2].send(&mut self.step.inbox, words)?;
         if let Some(shape) = recorded {
-            self.graphs[&shape].launch()?;
-            return if self.waiting.is_full() { self.catch_up() } else { Ok(()) };
+            return Ok(self.graphs[&shape].launch()?);
         }
         if self.outgoing.recorded.is_none() {
             let [few, many] = &mut self.span_boxes;
@@ -348,6 +357,11 @@ impl Rank {
         let is_known = plan.rows.iter().all(|it| (it.0 as usize) < vocab);
         assert!(is_known, "tokens are checked where requests enter");
         self.outgoing.fill(plan, &mut self.tables, self.target.sizes, vocab);
+        let takes = |(sequences, rows, keys)| self.target.takes_at_once(sequences, rows, keys);
+        self.at_once = self.outgoing.few().is_some_and(takes);
+        if let Some(shape) = &mut self.outgoing.recorded {
+            shape.at_once = self.at_once;
+        }
         self.launch(plan)?;
         let outbox = self.submitted % 2;
         self.submitted += 1;
@@ -362,7 +376,8 @@ impl Rank {
             choosers,
         )?;
         self.sent.push_back(sent);
-        Ok(())
+        // Behind the results, which need not wait for it.
+        if self.waiting.is_full() { self.catch_up() } else { Ok(()) }
     }
 
     /// As [`crate::backend::Backend::collect`].

@@ -17,6 +17,8 @@ pub(super) struct Recorded {
     pub(super) entries: usize,
     pub(super) rows: usize,
     pub(super) depth: usize,
+    /// Whether one kernel takes the rows through all layers.
+    pub(super) at_once: bool,
 }
 
 impl Recorded {
@@ -46,6 +48,8 @@ pub(super) struct Outgoing {
     pub(super) few_rows: usize,
     /// Guesses of the entry that has most.
     pub(super) depth: usize,
+    /// Keys that the last row of the longest text sees, if its drafts so far were refused.
+    pub(super) keys: usize,
 }
 
 /// Drafts that are made here: only from where the last step of the lane ended, one row on.
@@ -92,7 +96,7 @@ fn recorded(plan: &StepPlan, sizes: Sizes, lanes: usize) -> Option<Recorded> {
         return None;
     }
     let batch = batches(lanes).into_iter().find(|it| entries.len() <= *it)?;
-    Some(Recorded { entries: batch, rows, depth })
+    Some(Recorded { entries: batch, rows, depth, at_once: false })
 }
 
 impl Outgoing {
@@ -109,6 +113,8 @@ impl Outgoing {
         self.many.clear();
         self.recorded = recorded(plan, sizes, tables.lanes.len());
         self.depth = plan.entries.iter().map(held).max().unwrap_or(0) as usize;
+        let end = |it: &Entry| it.start + it.fed + it.given + held(it);
+        self.keys = plan.entries.iter().map(end).max().unwrap_or(0) as usize;
         let rows_min = self.recorded.map_or(0, |it| u32::try_from(it.rows).expect("few"));
         let tokens: Vec<u32> = plan.rows.iter().map(|it| it.0).collect();
         let (mut tokens, mut masks) = (tokens.as_slice(), plan.masks.as_slice());
@@ -146,6 +152,15 @@ impl Outgoing {
             } else {
                 self.many.extend(blocks_of_rows(entry.row, rows, group));
             }
+        }
+    }
+
+    /// Entries, rows of one, and keys, if no entry has many rows.
+    pub(super) fn few(&self) -> Option<(usize, usize, usize)> {
+        match self.recorded {
+            Some(it) => Some((it.entries, it.rows, self.keys)),
+            None if self.many.is_empty() => Some((self.few.len(), self.few_rows, self.keys)),
+            None => None,
         }
     }
 

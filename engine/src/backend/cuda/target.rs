@@ -84,10 +84,8 @@ pub(super) struct Pass<'a> {
     pub(super) pages: &'a mut Pages,
     pub(super) room: &'a mut Room,
     pub(super) capture: Option<&'a mut Capture>,
-}
-
-fn takes(kernel: &Layers, spans: Spans<'_>) -> bool {
-    spans.many_len == 0 && kernel.pays(spans.few_len, spans.few_rows)
+    /// Whether one kernel takes the rows through the layers: see [`Target::takes_at_once`].
+    pub(super) at_once: bool,
 }
 
 impl Pass<'_> {
@@ -97,7 +95,7 @@ impl Pass<'_> {
         turns: &'a Turns,
         index: usize,
     ) -> (Tools<'a>, &'a mut Room, Option<&'a mut Capture>) {
-        let Pass { device, scratch, step, rows, spans, pages, room, capture } = self;
+        let Pass { device, scratch, step, rows, spans, pages, room, capture, .. } = self;
         let places = Places { positions: &step.positions, lanes: &step.lanes, rows: *rows };
         let spans = *spans;
         let tools = Tools { device, scratch, step, places, spans, pages, index, turns, behind: 0 };
@@ -166,9 +164,10 @@ impl Target {
         Ok(embed::launch(pass.device, embedding, tokens, pass.rows, stream, x, captured)?)
     }
 
-    /// Whether one kernel takes the rows of these spans through the layers.
-    pub(super) fn takes_at_once(&self, spans: Spans<'_>) -> bool {
-        self.at_once.as_ref().is_some_and(|it| takes(it, spans))
+    /// Whether one kernel takes so many rows of each of so many sequences through the layers faster
+    /// than others do; `keys`: of the longest.
+    pub(super) fn takes_at_once(&self, sequences: usize, rows_each: usize, keys: usize) -> bool {
+        self.at_once.as_ref().is_some_and(|it| it.pays(sequences, rows_each, keys))
     }
 
     /// Takes the residual streams through some layers.
@@ -179,7 +178,7 @@ impl Target {
     ) -> Result<(), BackendError> {
         let Self { sizes, turns, at_once, layers: all, .. } = self;
         if let Some(kernel) = at_once
-            && takes(kernel, pass.spans)
+            && pass.at_once
         {
             let (tools, room, capture) = pass.tools(turns, layers.start);
             let captured = capture.map(|it| &mut it.to);

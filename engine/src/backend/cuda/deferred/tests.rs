@@ -25,7 +25,7 @@ fn plan(lanes: &[u32], chained: bool) -> StepPlan {
 }
 
 fn shape(entries: usize, rows: usize) -> Recorded {
-    Recorded { entries, rows, depth: rows - 1 }
+    Recorded { entries, rows, depth: rows - 1, at_once: false }
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn decoding_is_a_recorded_shape_and_a_prompt_is_not() {
         }
         fill(&plan, &mut Tables::new(6, 64)).recorded
     };
-    let recorded = |entries, rows, depth| Some(Recorded { entries, rows, depth });
+    let recorded = |entries, rows, depth| Some(Recorded { entries, rows, depth, at_once: false });
     assert_eq!(shape(&[(1, 0)]), recorded(1, 1, 0));
     assert_eq!(shape(&[(1, 0), (1, 3), (1, 1)]), recorded(4, 4, 3));
     assert_eq!(shape(&[(1, 0); 5]), recorded(6, 1, 0));
@@ -91,4 +91,15 @@ fn other_steps_tell_few_rows_from_many() {
     assert_eq!(outgoing.many, [[3, 42], [45, 42], [87, 16]]);
     assert_eq!(outgoing.depth, 2);
     assert_eq!(outgoing.words.choosers(), 5);
+}
+
+#[test]
+fn what_few_rows_see_is_told_and_prompts_are_not_few() {
+    let mut plan = StepPlan::default();
+    entry(&mut plan, 0, 1, 2, &[0]);
+    entry(&mut plan, 1, 1, 0, &[1]);
+    plan.entries[1].start = 900;
+    assert_eq!(fill(&plan, &mut Tables::new(2, 64)).few(), Some((2, 3, 901)));
+    entry(&mut plan, 2, 30, 0, &[2]);
+    assert_eq!(fill(&plan, &mut Tables::new(4, 64)).few(), None);
 }
