@@ -1,8 +1,8 @@
-// What both attention kernels share: their arguments and the order of their arithmetic.
+// What all attention kernels share: their arguments and the order of their arithmetic.
 //
 // Keys come in tiles of 64 and chunks of 4 tiles. Within a chunk the softmax runs on from tile to
 // tile; chunks are then merged from left to right. Tiles and chunks are cut by key position alone
-// and both kernels use the same operations in the same order, so the result for a row does not
+// and all kernels use the same operations in the same order, so the result for a row does not
 // depend on which kernel made it, beside which rows or on how many blocks.
 #pragma once
 #include "rope.cuh"

@@ -1,6 +1,7 @@
 // Attention of a few rows of each sequence over its pages, for many sequences: each page is read
 // once for all rows. Tiles of keys come one after the other, several on their way, so that several
-// blocks fit a multiprocessor; where blocks are few, `attend_chunk` is faster.
+// blocks fit a multiprocessor; where blocks are few, `attend_chunk` is faster, and where they are
+// many, on Hopper, `attend_ring`.
 //
 // Older keys are fetched before the product before has ended. A block takes some chunks of one
 // sequence and kv head: its four warps share a tile, 16 keys of scores each and then a quarter of

@@ -1,4 +1,4 @@
-// What the two kernels for a few rows of each sequence share: where a block stands, the turning of
+// What the kernels for a few rows of each sequence share: where a block stands, the turning of
 // the rows' own queries, keys and values, softmax parts and their merge.
 //
 // Queries, and the rows' own keys and values, come straight from the product before and are turned

@@ -248,7 +248,10 @@ DEV void attend_ring(const Ring& p) {
   Ahead<HEAD> ahead;
   ahead.ask_first(room, p);
   Slot slot;
-  auto wait_slot = [&] { barrier_wait(room.full + slot.at, slot.round); };
+  auto wait_slot = [&] {
+    barrier_wait(room.full + slot.at, slot.round);
+    __syncwarp();
+  };
   auto free_slot = [&] {
     barrier_arrive(room.empty + slot.at);
     slot.next();

@@ -18,8 +18,9 @@ struct __align__(16) Record {
   u32 padding;
   u32 pages[PAGES_KNOWN];  // the first
 };
+static_assert(sizeof(Record) == 160, "`RECORD_WORDS` in `ops/attend/table.rs`");
 #define WORDS 8            // of a record, before the pages
-#define HEAD_BYTES (WORDS * 4)
+#define FIRST_BYTES (WORDS * 4)
 
 // An attention of many sequences. `ops/attend.rs` has its twin.
 struct Ring : Attend {
@@ -50,7 +51,7 @@ struct Room {
   }
   MEMBER bf16* tile(int slot) const { return (bf16*)(slots + slot * SLOT_BYTES); }
   MEMBER float* raw(int slot) const {
-    return (float*)(slots + slot * SLOT_BYTES + HEAD_BYTES);
+    return (float*)(slots + slot * SLOT_BYTES + FIRST_BYTES);
   }
   MEMBER bf16* own_row(const Ring& p, int is_v, int row) const {
     return own + (is_v * p.rows_max + row) * HEAD;
@@ -117,8 +118,8 @@ struct Ahead {
   MEMBER void ask_rows(const Room<HEAD>& room, const Ring& p, int slot) const {
     u64* full = room.full + slot;
     const u32 head = HEAD * sizeof(float), heads = p.rope.heads + 2 * p.rope.kv_heads;
-    barrier_expect(full, HEAD_BYTES + rows * (p.group + 3) * head);
-    copy_bulk(room.tile(slot), p.records + sequence, HEAD_BYTES, full);
+    barrier_expect(full, FIRST_BYTES + rows * (p.group + 3) * head);
+    copy_bulk(room.tile(slot), p.records + sequence, FIRST_BYTES, full);
     const float* from = p.rope.qkv + (size_t)first_row * heads * HEAD;
     float* to = room.raw(slot);
 #pragma unroll 1

@@ -17,14 +17,14 @@ use crate::drive::{Drive, Text, median_ms};
 
 const END: u32 = 2;
 
-fn options(layout: &Layout, records: bool, lanes: u32) -> CudaOptions {
+fn options(layout: &Layout, Way { records, lanes, context, .. }: Way) -> CudaOptions {
     let mut options = CudaOptions {
         cards: layout.cards.clone(),
         weights: layout.weights,
         cache: None,
-        memory: KvMemory::Pages(lanes * 40),
-        context_max: 512,
-        context_min: 512,
+        memory: KvMemory::Pages(lanes * (context / 16 + 8)),
+        context_max: context,
+        context_min: context,
         rows_max: 2048,
         lanes,
         drafts_max: 5,
@@ -44,7 +44,10 @@ struct Way {
     depth: u32,
     records: bool,
     lanes: u32,
+    context: u32,
 }
+
+const CONTEXT: u32 = 512;
 
 struct Pair {
     layout: Layout,
@@ -59,7 +62,7 @@ impl Pair {
 
     fn backend(&self, way: Way) -> Result<CudaBackend, Box<dyn Error>> {
         let head = if way.depth == 0 { None } else { Some(&self.head) };
-        let options = options(&self.layout, way.records, way.lanes);
+        let options = options(&self.layout, way);
         let mut backend = CudaBackend::new(&self.model, head, &options)?;
         if way.records {
             backend.record_all(&[0, way.depth])?;
@@ -91,7 +94,31 @@ pub(crate) fn check(
     let rows = golden["rows"].as_array().ok_or("no rows")?;
     let right = reference(&pair, rows)?;
     let right = equal(&pair, rows, prompts)? && right;
+    let right = long(&pair, &mixed(rows, prompts.max(16)))? && right;
     Ok(paused(&pair, &mixed(rows, prompts))? && right)
+}
+
+/// Texts that grow past the lengths at which other kernels take them.
+fn long(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
+    let all = prompts.concat();
+    let lens = [700, 180, 650, 690, 1400, 1000];
+    let prompts: Vec<Vec<u32>> =
+        lens.iter().map(|len| all.iter().copied().cycle().take(*len).collect()).collect();
+    let mut first: Vec<Text> = Vec::new();
+    let mut right = true;
+    for (depth, records, batch) in
+        [(0, true, 1), (0, true, 2), (0, true, 4), (0, false, 4), (3, true, 1), (3, true, 4)]
+    {
+        let way = Way { depth, records, lanes: 4, context: 2048 };
+        let texts = pair.drive(way)?.texts(&prompts, batch, 160, &Sampling::greedy())?;
+        if first.is_empty() {
+            first.clone_from(&texts);
+        }
+        let differ = texts.iter().zip(&first).filter(|(a, b)| a.tokens != b.tokens).count();
+        println!("{way:?} batch {batch}: {differ} of 160 tokens after {lens:?} differ");
+        right &= differ == 0;
+    }
+    Ok(right)
 }
 
 /// Drafts for some steps, then none for as many.
@@ -122,7 +149,7 @@ fn paused(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
     let mut right = true;
     for (steps, batch) in [(3, 16), (13, 7), (30, 64)] {
         let run = |records| -> Result<Vec<Text>, Box<dyn Error>> {
-            let backend = pair.backend(Way { depth: 3, records, lanes: 64 })?;
+            let backend = pair.backend(Way { depth: 3, records, lanes: 64, context: CONTEXT })?;
             let mut drive = Drive::with(backend, Box::new(Pausing { steps, done: 0 }), 3);
             drive.texts(prompts, batch, 128, &greedy())
         };
@@ -147,7 +174,7 @@ fn reference(pair: &Pair, rows: &[Value]) -> Result<bool, Box<dyn Error>> {
     let prompts: Vec<Vec<u32>> = rows.iter().map(|it| ids(&it["prompt_ids"])).collect();
     let mut right = true;
     for depth in [0, 3, 5] {
-        let mut drive = pair.drive(Way { depth, records: true, lanes: 16 })?;
+        let mut drive = pair.drive(Way { depth, records: true, lanes: 16, context: CONTEXT })?;
         let texts = drive.texts(&prompts, 16, 96, &greedy())?;
         let (mut same, mut worst, mut kept, mut wanted) = (0, 0.0_f64, 0, 0);
         let mut rounds = (0, 0);
@@ -197,8 +224,10 @@ fn mixed(rows: &[Value], count: usize) -> Vec<Vec<u32>> {
 /// One text for each prompt, whatever the mode, the batch and the way it is queued.
 fn equal(pair: &Pair, rows: &[Value], count: usize) -> Result<bool, Box<dyn Error>> {
     let prompts = mixed(rows, count);
-    let small = options(&pair.layout, true, 1).shares_a_card();
-    let way = |depth, records| Way { depth, records, lanes: if small { 16 } else { 256 } };
+    let one = Way { depth: 0, records: true, lanes: 1, context: CONTEXT };
+    let small = options(&pair.layout, one).shares_a_card();
+    let lanes = if small { 16 } else { 256 };
+    let way = |depth, records| Way { depth, records, lanes, context: CONTEXT };
     let mut first: Vec<Text> = Vec::new();
     let mut right = true;
     let ways = if small {

@@ -1,6 +1,6 @@
 //! Rotary embedding, pages and attention: against the reference, and one kernel against the other.
 
-use kernels::cuda::{Device, DeviceError};
+use kernels::cuda::{Buffer, Device, DeviceError};
 use kernels::ops::attend::{
     Attention, FewBy, ManyBy, Scratch, Table, blocks_of_rows, cpu, is_for_ring,
 };
@@ -10,6 +10,9 @@ use kernels::ops::{bf16, block_values};
 
 use crate::Report;
 use crate::random::{Random, floats, poison, unblocked};
+
+/// Pages of one sequence, at most.
+const PAGES_MAX: usize = 160;
 
 /// One sequence: rows before the step, and rows in it.
 type Shape = (usize, usize);
@@ -21,6 +24,14 @@ struct Case {
     sequences: Vec<Shape>,
     /// Rotary positions are the slots less this, and slots before it do not exist.
     behind: u32,
+    /// Whether heads have norms, and projections a bias: then kernels are compared with each other
+    /// alone.
+    extras: bool,
+}
+
+/// Without extras.
+fn plain(heads: usize, kv_heads: usize, dim: usize, sequences: Vec<Shape>, behind: u32) -> Case {
+    Case { heads, kv_heads, dim, sequences, behind, extras: false }
 }
 
 /// What is on the device for one case, and what it was made from.
@@ -32,6 +43,8 @@ struct Setting {
     /// Of each sequence and position: queries, keys and values before rotation.
     texts: Vec<Vec<Vec<f32>>>,
     tables: Vec<Vec<u32>>,
+    /// A bias, and the norms of queries and keys.
+    extras: Option<[Buffer<f32>; 3]>,
 }
 
 pub(crate) fn compare(
@@ -40,31 +53,31 @@ pub(crate) fn compare(
     quick: bool,
 ) -> Result<(), DeviceError> {
     let mut cases = vec![
-        Case {
-            heads: 9,
-            kv_heads: 3,
-            dim: 64,
-            sequences: vec![(0, 3), (70, 1), (15, 4)],
-            behind: 0,
-        },
-        Case { heads: 4, kv_heads: 1, dim: 128, sequences: vec![(300, 2), (5, 8)], behind: 0 },
-        Case { heads: 4, kv_heads: 1, dim: 128, sequences: vec![(300, 2), (62, 4)], behind: 0 },
-        Case { heads: 9, kv_heads: 3, dim: 64, sequences: vec![(0, 2), (40, 1)], behind: 1 },
+        plain(9, 3, 64, vec![(0, 3), (70, 1), (15, 4)], 0),
+        plain(4, 1, 128, vec![(300, 2), (5, 8)], 0),
+        plain(4, 1, 128, vec![(300, 2), (62, 4)], 0),
+        plain(9, 3, 64, vec![(0, 2), (40, 1)], 1),
+        Case { extras: true, ..plain(4, 1, 128, vec![(70, 2), (5, 4)], 0) },
         // More than there are warps.
-        Case { heads: 3, kv_heads: 3, dim: 64, sequences: crowd(370, 20, 2), behind: 0 },
+        plain(3, 3, 64, crowd(370, 20, 2), 0),
     ];
     if !quick {
-        let sequences = vec![(1000, 4), (255, 4), (256, 1), (0, 8), (511, 2), (62, 3)];
+        let sequences = [(1000, 4), (255, 4), (256, 1), (0, 8), (511, 2), (62, 3)];
         for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 64), (32, 8, 128), (8, 8, 128)] {
-            cases.push(Case { heads, kv_heads, dim, sequences: sequences.clone(), behind: 0 });
+            cases.push(plain(heads, kv_heads, dim, sequences.to_vec(), 0));
         }
-        let sequences = vec![(1000, 4), (255, 4), (252, 4), (0, 1), (0, 4), (511, 2), (62, 3)];
+        let sequences = [(1000, 4), (255, 4), (252, 4), (0, 1), (0, 4), (511, 2), (62, 3)];
         for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128)] {
-            cases.push(Case { heads, kv_heads, dim, sequences: sequences.clone(), behind: 0 });
+            cases.push(plain(heads, kv_heads, dim, sequences.to_vec(), 0));
         }
         for (heads, kv_heads, dim) in [(9, 3, 64), (8, 8, 128)] {
-            let sequences = crowd(1500 / kv_heads, 100, 4);
-            cases.push(Case { heads, kv_heads, dim, sequences, behind: 0 });
+            cases.push(plain(heads, kv_heads, dim, crowd(1500 / kv_heads, 100, 4), 0));
+        }
+        for (heads, kv_heads, dim, rows_max) in [(9, 3, 64, 4), (32, 2, 128, 1)] {
+            // One of them has more pages than a record of the table names twice over.
+            let mut sequences = crowd(30, 100, rows_max);
+            sequences[11] = (2300, 1);
+            cases.push(Case { extras: true, ..plain(heads, kv_heads, dim, sequences, 0) });
         }
     }
     for case in &cases {
@@ -86,7 +99,10 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
     // Everything in one go by the kernel for many rows, then the last rows again by the other.
     let many = attend(device, case, &mut setting, &all, Kernel::Many(ManyBy::Plain))?;
     let name = format!("{}/{} x {}, behind {}", case.heads, case.kv_heads, case.dim, case.behind);
-    check_against_cpu(report, &name, case, &setting, &many);
+    let name = if case.extras { format!("{name}, norms and bias") } else { name };
+    if !case.extras {
+        check_against_cpu(report, &name, case, &setting, &many);
+    }
     if device.facts().is_hopper() {
         forget(device, case, &mut setting, &vec![(0, 0); case.sequences.len()])?;
         let wide = attend(device, case, &mut setting, &all, Kernel::Many(ManyBy::Wide))?;
@@ -155,7 +171,7 @@ fn set(device: &Device, case: &Case) -> Result<Setting, DeviceError> {
     let sizes = StepSizes {
         lanes: case.sequences.len(),
         pages: rows / 16 + 2 * case.sequences.len(),
-        pages_max: 64,
+        pages_max: PAGES_MAX,
         rows_max: rows,
         choosers_max: 1,
         drafts_max: 7,
@@ -179,9 +195,17 @@ fn set(device: &Device, case: &Case) -> Result<Setting, DeviceError> {
         tables: tables.collect(),
         step: Step::new(device, sizes)?,
         pages: Pages::new(device, 2, sizes.pages, case.kv_heads, case.dim)?,
-        turns: Turns::new(device, 64 * 16, &frequencies)?,
+        turns: Turns::new(device, PAGES_MAX * 16, &frequencies)?,
         frequencies,
         texts,
+        extras: match case.extras {
+            true => Some([
+                device.upload(&random.floats(width, 0.5))?,
+                device.upload(&random.floats(case.dim, 1.5))?,
+                device.upload(&random.floats(case.dim, 1.5))?,
+            ]),
+            false => None,
+        },
     })
 }
 
@@ -191,14 +215,25 @@ enum Kernel {
     Few(FewBy, usize),
 }
 
-/// Lays out a step of these rows, rotates them into the pages and attends.
-fn attend(
+fn places(step: &Step, rows: usize) -> Places<'_> {
+    Places { positions: &step.positions, lanes: &step.lanes, rows }
+}
+
+/// A step laid out: its rows' projections, and spans for the kernel.
+struct Laid {
+    extent: Extent,
+    qkv: Vec<f32>,
+    spans: Vec<[u32; 2]>,
+}
+
+/// Lays out a step of these rows.
+fn lay(
     device: &Device,
     case: &Case,
     setting: &mut Setting,
     shapes: &[Shape],
     kernel: Kernel,
-) -> Result<Vec<f32>, DeviceError> {
+) -> Result<Laid, DeviceError> {
     let mut words = StepWords::default();
     words.clear();
     let mut qkv = Vec::new();
@@ -212,38 +247,67 @@ fn attend(
         words.push(entry, Wish::greedy(), Lists { tokens: &tokens, ..Lists::default() }, 0);
         qkv.extend(setting.texts[lane as usize][start..start + rows].concat());
     }
-    let rows = words.rows();
     let spans: Vec<[u32; 2]> = match kernel {
-        Kernel::Few(..) => words.entries().iter().map(|it| [it.row, it.fed]).collect(),
+        // The second is one that pads a recorded step.
+        Kernel::Few(..) => {
+            let mut spans: Vec<_> = words.entries().iter().map(|it| [it.row, it.fed]).collect();
+            spans.insert(1, [0, 0]);
+            spans
+        }
         Kernel::Many(_) => {
             let group = case.heads / case.kv_heads;
             words.entries().iter().flat_map(|it| blocks_of_rows(it.row, it.fed, group)).collect()
         }
     };
-    let sent = words.finish().to_vec();
-    device.write(&mut setting.step.inbox, 0, &sent)?;
-    setting.step.lay(device, Extent { entries: shapes.len(), rows, choosers: 0 })?;
+    let extent = Extent { entries: shapes.len(), rows: words.rows(), choosers: 0 };
+    device.write(&mut setting.step.inbox, 0, words.finish())?;
+    setting.step.lay(device, extent)?;
+    Ok(Laid { extent, qkv, spans })
+}
 
-    let step = &setting.step;
-    let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
+/// Lays out a step of these rows, rotates them into the pages and attends.
+fn attend(
+    device: &Device,
+    case: &Case,
+    setting: &mut Setting,
+    shapes: &[Shape],
+    kernel: Kernel,
+) -> Result<Vec<f32>, DeviceError> {
+    let Laid { extent, qkv, spans } = lay(device, case, setting, shapes, kernel)?;
+    let rows = extent.rows;
     let width = case.heads * case.dim;
     let qkv = device.upload(&qkv)?;
+    let spans_on = device.upload(&spans)?;
+    let mut out = device.upload(&poison(block_values(rows, width)))?;
+    let mut q = device.upload(&poison(rows * width))?;
+    let most = shapes.iter().map(|it| it.1).max().unwrap_or(1);
+    let is_few = matches!(kernel, Kernel::Few(..));
+    let packed = if is_few { most * (case.heads / case.kv_heads) } else { 1 };
+    let cut = spans.len() * case.kv_heads;
+    let mut scratch = Scratch::new(device, cut, PAGES_MAX * 16, packed, case.dim)?;
+    let mut table = Table::new(device, spans.len())?;
+    if is_few {
+        let step = &setting.step;
+        table.lay(device, step, places(step, rows), (&spans_on, spans.len()))?;
+        // As in a step something stands between; it lays out what is there already.
+        setting.step.lay(device, extent)?;
+    }
+    let step = &setting.step;
+    let places = places(step, rows);
     let rotation = Rotation {
         qkv: &qkv,
         heads: case.heads,
-        norms: HeadNorms::default(),
+        norms: match &setting.extras {
+            Some([bias, queries, keys]) => {
+                HeadNorms { bias: Some(bias), queries: Some(queries), keys: Some(keys), eps: 1e-5 }
+            }
+            None => HeadNorms::default(),
+        },
         turns: &setting.turns,
         behind: case.behind,
     };
-    let mut out = device.upload(&poison(block_values(rows, width)))?;
-    let spans_on = device.upload(&spans)?;
-    let mut q = device.upload(&poison(rows * width))?;
-    if matches!(kernel, Kernel::Many(_)) {
+    if !is_few {
         rotation.rotate(device, step, places, (&mut setting.pages, 1), &mut q)?;
-    }
-    let mut table = Table::new(device, spans.len())?;
-    if matches!(kernel, Kernel::Few(..)) {
-        table.lay(device, step, places, (&spans_on, spans.len()))?;
     }
     let attention = Attention {
         rotation,
@@ -258,10 +322,6 @@ fn attend(
     match kernel {
         Kernel::Many(by) => attention.many_by(by, device, step, &q)?,
         Kernel::Few(by, blocks) => {
-            let most = shapes.iter().map(|it| it.1).max().unwrap_or(1);
-            let packed = most * (case.heads / case.kv_heads);
-            let cut = spans.len() * case.kv_heads;
-            let mut scratch = Scratch::new(device, cut, 64 * 16, packed, case.dim)?;
             attention.few_by(by, device, &mut scratch, step, most, blocks)?;
         }
     }

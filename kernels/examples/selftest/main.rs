@@ -1,9 +1,11 @@
-//! Compares every kernel with its reference on random inputs, then times them: `selftest [quick |
-//! compare | layers [quick | SHAPE] | models [SHAPE] | fp8 | together | alone]`.
+//! Compares every kernel with its reference on random inputs, then times them: `selftest [quick
+//! [FAMILY] | compare [FAMILY] | layers [quick | SHAPE] | models [SHAPE] | fp8 | together |
+//! alone]`.
 //!
 //! Outputs are poisoned before each run. `quick` uses small shapes only and times nothing: for
 //! compute-sanitizer, without the kernels whose blocks all wait for each other, of which `layers
-//! quick` is as much; `compare` times nothing. `layers` is all layers in one kernel; without a
+//! quick` is as much; `compare` times nothing. A family is `matmul`, `attention`, `steps`,
+//! `layers`, `sampling` or `collective`. `layers` is all layers in one kernel; without a
 //! comparison `models` times whole steps, and `fp8` everything with 8-bit weights. `together` is
 //! what two GPUs do, `alone` what one of them does when the other fails: it takes ten seconds and
 //! leaves the GPU's context unusable. Kernels compiled at start are kept where `XDG_CACHE_HOME`
@@ -93,14 +95,26 @@ fn run(what: &str, report: &mut Report) -> Result<(), DeviceError> {
         }
         _ => {}
     }
-    matmul::compare(&device, report, quick)?;
-    attention::compare(&device, report, quick)?;
-    steps::compare(&device, report)?;
-    if !quick {
+    let named = env::args().nth(2);
+    let wanted = |family: &str| named.as_deref().is_none_or(|it| it == family);
+    if wanted("matmul") {
+        matmul::compare(&device, report, quick)?;
+    }
+    if wanted("attention") {
+        attention::compare(&device, report, quick)?;
+    }
+    if wanted("steps") {
+        steps::compare(&device, report)?;
+    }
+    if wanted("layers") && !quick {
         layers::compare(&device, report, None)?;
     }
-    sampling::compare(&device, report)?;
-    collective::compare(&device, report, quick)?;
+    if wanted("sampling") {
+        sampling::compare(&device, report)?;
+    }
+    if wanted("collective") {
+        collective::compare(&device, report, quick)?;
+    }
     let device = Arc::into_inner(device).expect("nobody else holds it any longer");
     match what {
         "quick" | "compare" => Ok(()),

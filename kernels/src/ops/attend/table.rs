@@ -61,7 +61,8 @@ impl Table {
         Ok(Self { records: device.zeros(sequences * RECORD_WORDS)?, sequences: 0 })
     }
 
-    /// Lays it for the first `sequences` spans: first row and number of rows each.
+    /// Lays it for the first `sequences` spans: first row and number of rows each. The kernel that
+    /// reads it does so before the one before has ended: another has to come between the two.
     pub fn lay(
         &mut self,
         device: &Device,
