@@ -29,6 +29,20 @@ template <int ROW> DEV bf16* chunk_at(bf16* tile, int row, int chunk) {
   return tile + row * ROW + (chunk ^ (row & 7)) * 8;
 }
 
+// Minus infinity among a lane's scores of a tile, of row l/4 or of row l/4 + 8, where the row does
+// not see the key.
+DEV void hide(float (&scores)[8][4], int half, int end, int key0, int behind) {
+  const int lane = threadIdx.x % WARP;
+  if (end < key0 + KEYS || key0 < behind) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      int key = key0 + i / 2 * 8 + lane % 4 * 2 + i % 2;
+      float& value = scores[i / 2][half * 2 + i % 2];
+      if (key < behind || end <= key) value = NEGATIVE_INFINITY;
+    }
+  }
+}
+
 // Weights are relative to `most`, the largest score so far: none was seen while it is infinite.
 DEV float base_of(float most, float scale) {
   return most == NEGATIVE_INFINITY ? 0.0f : __fmul_rn(most, scale);

@@ -49,17 +49,9 @@ struct Part {
 template <int HEAD>
 DEV void weigh(float (&scores)[8][4], Part<HEAD>& part, const int (&ends)[2], int key0,
                const Attend& p) {
-  const int lane = threadIdx.x % WARP;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (ends[half] < key0 + KEYS || key0 < p.rope.behind) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        int key = key0 + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        float& value = scores[i / 2][half * 2 + i % 2];
-        if (key < p.rope.behind || ends[half] <= key) value = NEGATIVE_INFINITY;
-      }
-    }
+    hide(scores, half, ends[half], key0, p.rope.behind);
     float most = part.most[half];
 #pragma unroll
     for (int i = 0; i < 16; ++i) most = fmaxf(most, scores[i / 2][half * 2 + i % 2]);

@@ -132,17 +132,9 @@ DEV void score(float (&scores)[8][4], const bf16* q, const bf16* keys) {
 // Minus infinity where a row does not see a key, and the largest score so far of both rows.
 DEV void mask(float (&scores)[8][4], float (&most)[2], const int (&ends)[2], int key0,
               const Ring& p) {
-  const int lane = threadIdx.x % WARP;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (ends[half] < key0 + KEYS || key0 < p.rope.behind) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        int key = key0 + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        float& value = scores[i / 2][half * 2 + i % 2];
-        if (key < p.rope.behind || ends[half] <= key) value = NEGATIVE_INFINITY;
-      }
-    }
+    hide(scores, half, ends[half], key0, p.rope.behind);
 #pragma unroll
     for (int i = 0; i < 16; ++i) most[half] = fmaxf(most[half], scores[i / 2][half * 2 + i % 2]);
     most[half] = fmaxf(most[half], __shfl_xor_sync(FULL, most[half], 1));

@@ -21,15 +21,19 @@ DEV void barrier_expect(u64* barrier, u32 bytes) {
                "r"(bytes)
                : "memory");
 }
-DEV void barrier_wait(u64* barrier, u32 parity) {
+// Whether the phase of this parity is over; waits a little for it.
+DEV u32 barrier_try(u64* barrier, u32 parity) {
   u32 done = 0;
-  while (!done) {
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-        "selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
+  asm volatile(
+      "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+      "selp.u32 %0, 1, 0, p; }"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done;
+}
+DEV void barrier_wait(u64* barrier, u32 parity) {
+  while (!barrier_try(barrier, parity)) {
   }
 }
 DEV void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier) {

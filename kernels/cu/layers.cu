@@ -233,6 +233,25 @@ DEV float4 entering_stream(const Fixed& fixed, const Here& here, const Layers& p
   return v;
 }
 
+// This warp's ring, in its part of what is between `rest` and `end`, and its first copies.
+DEV void start_ring(Ring& ring, Fixed& fixed, unsigned char* rest, unsigned char* end,
+                    const Layers& p) {
+  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  const int room = (end - rest) / (WARPS * UNIT_BYTES);
+  ring.count = min(room, SLOTS_MAX);
+  ring.slots = rest + warp * ring.count * UNIT_BYTES;
+  ring.full = fixed.full[warp];
+  ring.shares = &fixed.shares[0][warp];
+  find_shares(fixed, p);
+  if (lane == 0) {
+    for (int slot = 0; slot < ring.count; ++slot) barrier_init(&ring.full[slot], 1);
+    barrier_fence();
+  }
+  __syncthreads();
+  ring.at = 0, ring.back = 0, ring.parity = 0;
+  if (lane == 0) ring.begin(p);
+}
+
 // grid: multiprocessors, all at once; block: 256; shared: `shared_bytes`.
 template <int HEAD, int TILES>
 DEV void layers(const Layers& p) {
@@ -255,20 +274,8 @@ DEV void layers(const Layers& p) {
       if (warp == 0 && lane < ROWS_MAX) fixed.own_pages[lane] = found.text.own_page;
     }
   }
-  const int room = (memory + p.shared_bytes - rest) / (WARPS * UNIT_BYTES);
   Ring ring;
-  ring.count = min(room, SLOTS_MAX);
-  ring.slots = rest + warp * ring.count * UNIT_BYTES;
-  ring.full = fixed.full[warp];
-  ring.shares = &fixed.shares[0][warp];
-  find_shares(fixed, p);
-  if (lane == 0) {
-    for (int slot = 0; slot < ring.count; ++slot) barrier_init(&ring.full[slot], 1);
-    barrier_fence();
-  }
-  __syncthreads();
-  ring.at = 0, ring.back = 0, ring.parity = 0;
-  if (lane == 0) ring.begin(p);
+  start_ring(ring, fixed, rest, memory + p.shared_bytes, p);
   const u32 made = p.counts[blockIdx.x];
   Here here;
   here.rows = rows_of(p), here.turn = 0;

@@ -111,12 +111,7 @@ DEV void wait_for(u64* barrier, u32 parity) {
   u32 done = 0;
   int tries = 0;
   do {
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-        "selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
+    done = barrier_try(barrier, parity);
     count_try(tries);
   } while (!done);
 }
