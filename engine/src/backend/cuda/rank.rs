@@ -9,6 +9,7 @@ use kernels::ops::attend::Table;
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::collective::Collective;
+use kernels::ops::draft::Window;
 use kernels::ops::rope::Pages;
 use kernels::ops::rows::{Extent, NOTHING, PAGE_TOKENS, Step, StepSizes};
 use kernels::ops::sample::{self, Choices};
@@ -63,8 +64,6 @@ pub(super) struct Rank {
     page_bytes: usize,
     graphs: BTreeMap<Recorded, Graph>,
     records: bool,
-    /// Whether one kernel takes the rows of the step through all layers.
-    at_once: bool,
     waiting: Waiting,
     submitted: usize,
     /// Stands as long as the weights do.
@@ -169,7 +168,6 @@ impl Rank {
             sent: VecDeque::new(),
             graphs: BTreeMap::new(),
             records: options.records,
-            at_once: false,
             waiting: Waiting::default(),
             submitted: 0,
             shared: shelf.and_then(Shelf::offer),
@@ -233,6 +231,18 @@ impl Rank {
         Ok(())
     }
 
+    /// Rows that may wait of a step, if they may: there is a draft layer, and the step is recorded.
+    fn window(&self, recorded: Option<Recorded>) -> Option<Window> {
+        let may_wait = recorded.filter(|_| self.records && self.head.is_some());
+        may_wait.and_then(|it| deferred::window(it, self.step.sizes.rows_max))
+    }
+
+    /// Whether one kernel takes the rows of the step that goes out through all layers.
+    fn takes_at_once(&self) -> bool {
+        let takes = |(sequences, rows, keys)| self.target.takes_at_once(sequences, rows, keys);
+        self.outgoing.few().is_some_and(takes)
+    }
+
     /// Queues everything between the words that were sent and the results.
     fn run(
         &mut self,
@@ -241,6 +251,8 @@ impl Rank {
         depth: usize,
         spans: (usize, usize),
     ) -> Result<(), BackendError> {
+        let window = self.window(recorded);
+        let at_once = recorded.map_or_else(|| self.takes_at_once(), |it| it.at_once);
         let Self { device, target, head, scratch, step, room, pages, logits, choices, .. } = self;
         step.lay(device, extent)?;
         if let Some(head) = head {
@@ -252,7 +264,6 @@ impl Rank {
         let spans = spans_of(step, recorded, own, counts);
         let table = spans.lay_table(device, step, rows, target.sizes, &mut self.table)?;
         let spans = Spans { table, ..spans };
-        let at_once = recorded.map_or(self.at_once, |it| it.at_once);
         // Upkeep runs beside the layers behind the last captured one, or beside the logits.
         let captured = match head {
             Some(_) if at_once => target.depth(),
@@ -265,8 +276,6 @@ impl Rank {
         target.run(&mut pass, 0..captured)?;
         // Where nothing is guessed every row stands: its state need not wait for what is accepted.
         let all_stand = recorded.is_some_and(|it| it.rows == 1);
-        let may_wait = recorded.filter(|_| self.records);
-        let window = may_wait.and_then(|it| deferred::window(it, step.sizes.rows_max));
         if let Some(head) = head.as_mut().filter(|_| window.is_none()) {
             device.beside(|| {
                 head.keep_up(device, target, step, rows, false)?;
@@ -311,8 +320,7 @@ impl Rank {
 
     /// Lets the rows of the draft layer wait where they may; else none wait any longer.
     fn defer(&mut self, plan: &StepPlan, recorded: Option<Recorded>) -> Result<(), BackendError> {
-        let may_wait = recorded.filter(|_| self.head.is_some());
-        let window = may_wait.and_then(|it| deferred::window(it, self.step.sizes.rows_max));
+        let window = self.window(recorded);
         if !window.is_some_and(|it| self.waiting.takes(plan, it)) {
             self.catch_up()?;
         }
@@ -357,10 +365,9 @@ impl Rank {
         let is_known = plan.rows.iter().all(|it| (it.0 as usize) < vocab);
         assert!(is_known, "tokens are checked where requests enter");
         self.outgoing.fill(plan, &mut self.tables, self.target.sizes, vocab);
-        let takes = |(sequences, rows, keys)| self.target.takes_at_once(sequences, rows, keys);
-        self.at_once = self.outgoing.few().is_some_and(takes);
+        let at_once = self.takes_at_once();
         if let Some(shape) = &mut self.outgoing.recorded {
-            shape.at_once = self.at_once;
+            shape.at_once = at_once;
         }
         self.launch(plan)?;
         let outbox = self.submitted % 2;
