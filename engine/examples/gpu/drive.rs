@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use engine::batch::step::{Engine, Event, Limits, Request};
 use engine::clock;
 use engine::draft::depth::Depth;
 use engine::draft::held::Held;
-use engine::draft::{DRAFTS_MAX, Drafter, Silent};
+use engine::draft::{Ask, DRAFTS_MAX, Drafter, Proposal, Silent};
 
 /// A text as it came out.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,6 +22,29 @@ pub(crate) struct Text {
     pub(crate) tokens: Vec<u32>,
     /// Drafts kept by each step that had some.
     pub(crate) kept: Vec<u32>,
+}
+
+/// As [`Held`], in the steps for which it says so when asked.
+pub(crate) struct Sometimes<F>(pub(crate) F);
+
+impl<F> fmt::Debug for Sometimes<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sometimes").finish_non_exhaustive()
+    }
+}
+
+impl<F: FnMut() -> bool> Drafter for Sometimes<F> {
+    fn propose(&mut self, asks: &[Ask<'_>], proposals: &mut [Proposal]) {
+        if (self.0)() {
+            Held.propose(asks, proposals);
+        }
+    }
+
+    fn reads_tokens(&self) -> bool {
+        false
+    }
+
+    fn forget(&mut self, _: SeqId) {}
 }
 
 /// The loop over one backend.

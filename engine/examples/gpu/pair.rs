@@ -5,15 +5,14 @@ use std::fs;
 use std::path::Path;
 
 use engine::backend::cuda::{CudaBackend, CudaOptions, KvMemory};
-use engine::batch::ids::{SeqId, TokenId};
+use engine::batch::ids::TokenId;
 use engine::batch::sampling::Sampling;
-use engine::draft::{Ask, Drafter, Proposal};
 use engine::model::{Head, Model, load_head, load_model};
 use kernels::ops::matmul::Format;
 use serde_json::Value;
 
 use crate::Layout;
-use crate::drive::{Drive, Text, median_ms};
+use crate::drive::{Drive, Sometimes, Text, median_ms};
 
 const END: u32 = 2;
 
@@ -121,36 +120,19 @@ fn long(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
     Ok(right)
 }
 
-/// Drafts for some steps, then none for as many.
-#[derive(Debug)]
-struct Pausing {
-    steps: u32,
-    done: u32,
-}
-
-impl Drafter for Pausing {
-    fn propose(&mut self, asks: &[Ask<'_>], proposals: &mut [Proposal]) {
-        let drafts = self.done / self.steps % 2 == 1;
-        self.done += 1;
-        for (ask, proposal) in asks.iter().zip(proposals) {
-            proposal.held = if drafts { ask.wanted } else { 0 };
-        }
-    }
-
-    fn reads_tokens(&self) -> bool {
-        false
-    }
-
-    fn forget(&mut self, _: SeqId) {}
-}
-
 /// What waits for the draft layer in pauses gives the drafts that it gives when it does not wait.
 fn paused(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
     let mut right = true;
     for (steps, batch) in [(3, 16), (13, 7), (30, 64)] {
         let run = |records| -> Result<Vec<Text>, Box<dyn Error>> {
             let backend = pair.backend(Way { depth: 3, records, lanes: 64, context: CONTEXT })?;
-            let mut drive = Drive::with(backend, Box::new(Pausing { steps, done: 0 }), 3);
+            // None for some steps, then drafts for as many.
+            let mut done = 0;
+            let drafter = Sometimes(move || {
+                done += 1;
+                (done - 1) / steps % 2 == 1
+            });
+            let mut drive = Drive::with(backend, Box::new(drafter), 3);
             drive.texts(prompts, batch, 128, &greedy())
         };
         let (waited, at_once) = (run(true)?, run(false)?);

@@ -4,16 +4,14 @@
 use std::cell::Cell;
 use std::error::Error;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::backend::cuda::{CudaBackend, Dummy};
-use engine::batch::ids::SeqId;
 use engine::batch::sampling::Sampling;
 use engine::clock;
-use engine::draft::{Ask, Drafter, Proposal};
 
 use crate::Layout;
-use crate::drive::Drive;
+use crate::drive::{Drive, Sometimes};
 use crate::steps::{self, Shape};
 
 const BATCHES: &[usize] = &[1, 16, 64];
@@ -27,32 +25,6 @@ enum When {
     Never,
     Always,
     Turns,
-}
-
-#[derive(Debug)]
-struct Switching {
-    when: Rc<Cell<When>>,
-    start: Instant,
-}
-
-impl Drafter for Switching {
-    fn propose(&mut self, asks: &[Ask<'_>], proposals: &mut [Proposal]) {
-        let turn = (clock::now() - self.start).as_millis() / HALF.as_millis();
-        let drafts = match self.when.get() {
-            When::Never => false,
-            When::Always => true,
-            When::Turns => turn % 2 == 1,
-        };
-        for (ask, proposal) in asks.iter().zip(proposals) {
-            proposal.held = if drafts { ask.wanted } else { 0 };
-        }
-    }
-
-    fn reads_tokens(&self) -> bool {
-        false
-    }
-
-    fn forget(&mut self, _: SeqId) {}
 }
 
 /// Steps of the middle of a run, while every text is being written.
@@ -71,7 +43,13 @@ pub(crate) fn time(layout: &Layout, wanted: &[&str]) -> Result<(), Box<dyn Error
         let mut backend = CudaBackend::dummy(dummy, &steps::options(layout, 640))?;
         backend.record_all(&[0, 3])?;
         let when = Rc::new(Cell::new(When::Never));
-        let drafter = Switching { when: Rc::clone(&when), start: clock::now() };
+        let (asked, start) = (Rc::clone(&when), clock::now());
+        let turn = move || (clock::now() - start).as_millis() / HALF.as_millis();
+        let drafter = Sometimes(move || match asked.get() {
+            When::Never => false,
+            When::Always => true,
+            When::Turns => turn() % 2 == 1,
+        });
         let mut drive = Drive::with(backend, Box::new(drafter), 3);
         for &batch in BATCHES {
             println!("{} batch {batch}: {}", shape.name, one(&mut drive, &when, shape, batch)?);
