@@ -60,11 +60,7 @@ DEV void attend_chunk(const Attend& p) {
       copy_chunk<HEAD>(s.v, p, text, kv_head, 1, next);
     }
   }
-  if (blocks == 1) {
-    store_all(p, total, text.span, kv_head);
-  } else if (is_last(p, kv_head, blocks)) {
-    merge_parts<HEAD, TILES, WARPS>(p, text.span, kv_head, text.chunks);
-  }
+  finish_rows(total, p, text, kv_head, blocks);
 }
 
 #define CHUNKED(head, tiles)                                                           \

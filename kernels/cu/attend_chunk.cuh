@@ -149,3 +149,14 @@ DEV void add_values(Part<HEAD, TILES, WARPS>& part, Shared<HEAD, TILES>& s, int 
       }
   }
 }
+
+// Stores the rows of the sequence, if this is the block that has them or merges them.
+template <int HEAD, int TILES, class Args>
+DEV void finish_rows(const Part<HEAD, TILES, WARPS>& total, const Args& p, const Text& text,
+                     int kv_head, int blocks) {
+  if (blocks == 1) {
+    store_all(p, total, text.span, kv_head);
+  } else if (is_last(p, kv_head, blocks)) {
+    merge_parts<HEAD, TILES, WARPS>(p, text.span, kv_head, text.chunks);
+  }
+}
