@@ -1,4 +1,4 @@
-// out[r, n] = sum_k weights[n, k] x[r, k], for many rows, on Hopper.
+// out[r, n] = sum_k weights[n, k] x[r, k], for more rows than `matmul_wide` takes, on Hopper.
 //
 // The same tiles, slices and order. A job is a slice of the sums of 128 outputs x ROWS rows. One
 // block a multiprocessor takes one job after the other: one thread fills stages of shared memory
@@ -26,12 +26,14 @@ template <class FORMAT, int ROWS> struct Shared {
 };
 
 // The jobs of a block: `first`, `first + stride`, ...; of the same outputs, slice after slice, each
-// for all tiles of rows.
+// for all tiles of rows. From `halves` on they have half as many rows: what is left for the last
+// turn is shared by twice as many blocks, where there are so many.
 struct Share {
-  int units, slices, row_tiles, first, stride, jobs;
+  int units, slices, row_tiles, first, stride, halves, jobs;
 };
 struct Job {
   int tile, row_tile, slice, start, end;   // units `start..end` of the sums of 128 outputs
+  int row0, rows;
 };
 
 template <int ROWS> DEV Share share_of(const Matmul& p) {
@@ -39,15 +41,22 @@ template <int ROWS> DEV Share share_of(const Matmul& p) {
   of.units = p.inputs / 64, of.slices = p.slices;
   of.row_tiles = (p.rows + ROWS - 1) / ROWS;
   of.first = blockIdx.x, of.stride = gridDim.x;
-  of.jobs = (p.tiles + 7) / 8 * of.slices * of.row_tiles;
+  of.jobs = (p.tiles + 7) / 8 * of.slices * of.row_tiles, of.halves = of.jobs;
+  const int last = of.jobs % of.stride;
+  const bool halves = ROWS == 256 && of.slices == 1 && of.stride < of.jobs && 2 * last <= of.stride;
+  if (halves) of.halves -= last, of.jobs += last;
   return of;
 }
-DEV Job job_of(const Share& of, int at) {
+template <int ROWS> DEV Job job_of(const Share& of, int at) {
   Job job;
+  const int half = max(at - of.halves, 0);
+  const bool is_half = of.halves <= at;
+  at -= (half + 1) / 2;
   job.row_tile = at % of.row_tiles;
   job.tile = at / of.row_tiles / of.slices, job.slice = at / of.row_tiles % of.slices;
   job.start = slice_start(job.slice, of.slices, of.units);
   job.end = slice_start(job.slice + 1, of.slices, of.units);
+  job.rows = is_half ? ROWS / 2 : ROWS, job.row0 = job.row_tile * ROWS + half % 2 * (ROWS / 2);
   return job;
 }
 
@@ -69,8 +78,9 @@ template <class FORMAT, int ROWS> DEV void fill(Shared<FORMAT, ROWS>& s, const M
   Ring<S::XS> x = {0, 0};
   bool waits = true;
   for (int at = of.first; at < of.jobs; at += of.stride) {
-    const Job job = job_of(of, at);
-    const int first = job.row_tile * (ROWS / 8), there = min(block_rows - first, ROWS / 8);
+    const Job job = job_of<ROWS>(of, at);
+    const int first = job.row0 / 8, there = min(block_rows - first, job.rows / 8);
+    if (there <= 0) continue;
     for (int unit = job.start; unit < job.end; ++unit) {
       barrier_wait(&s.a_empty[a.stage], a.parity ^ 1);
       barrier_expect(&s.a_full[a.stage], S::A_BYTES);
@@ -98,59 +108,73 @@ DEV void finish(const Matmul& p, const Share& of, const Job& job, const float (&
     for (int i = 0; i < ROWS / 8; ++i) __stcg(to + i * MULTIPLIERS, *(const float4*)&sums[i * 4]);
     return;
   }
-  const int tile = job.tile * 8 + threadIdx.x / WARP - 4, row0 = job.row_tile * ROWS;
-  store_ends<FORMAT, ROWS>(p, tile, row0, sums, ROWS / 8, channels);
+  const int tile = job.tile * 8 + threadIdx.x / WARP - 4;
+  store_ends<FORMAT, ROWS>(p, tile, job.row0, sums, job.rows / 8, channels);
+}
+
+// sums += a unit of weights times N rows of x.
+template <int N>
+DEV void multiply_unit(float (&sums)[N / 2], const uint4 (&weights)[STEPS], const bf16* x) {
+  wgmma_begin();
+#pragma unroll
+  for (int step = 0; step < STEPS; ++step) wgmma(sums, weights[step], blocks_at(x + step * 128), 1);
+  wgmma_commit();
+}
+
+// Adds up a job. The upper half of the rows is left out where nobody needs it.
+template <class FORMAT, int ROWS>
+DEV void sum_up(Shared<FORMAT, ROWS>& s, const Job& job, bool is_narrow, float (&sums)[ROWS / 2],
+                Ring<Shared<FORMAT, ROWS>::AS>& a, Ring<Shared<FORMAT, ROWS>::XS>& x) {
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - 4;
+  const int narrow = ROWS == 256 ? 128 : ROWS;
+  float(&lower)[narrow / 2] = *(float(*)[narrow / 2])&sums;
+  uint4 read[FORMAT::LOADS], weights[2][STEPS];
+  for (int base = job.start; base < job.end; base += 2) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int unit = base + i;
+      if (job.end <= unit) continue;
+      barrier_wait(&s.a_full[a.stage], a.parity);
+#pragma unroll
+      for (int load = 0; load < FORMAT::LOADS; ++load) {
+        read[load] = s.a[a.stage][(warp * FORMAT::LOADS + load) * WARP + lane];
+      }
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) weights[i][step] = step_of<FORMAT>(read, step);
+      barrier_wait(&s.x_full[x.stage], x.parity);
+      const bf16* rows = s.x[x.stage];
+      if (narrow < ROWS && is_narrow) multiply_unit<narrow>(lower, weights[i], rows);
+      else multiply_unit<ROWS>(sums, weights[i], rows);
+      barrier_arrive(&s.a_empty[a.stage]);
+      a.advance();
+      // The unit before is done: its stage is free.
+      wgmma_wait<1>();
+      if (job.start < unit) barrier_arrive(&s.x_empty[x.before()]);
+      x.advance();
+    }
+  }
+  wgmma_wait<0>();
+  hold(sums);
+  barrier_arrive(&s.x_empty[x.before()]);
 }
 
 // The threads that multiply.
 template <class FORMAT, int ROWS> DEV void multiply(Shared<FORMAT, ROWS>& s, const Matmul& p) {
-  typedef Shared<FORMAT, ROWS> S;
   const Share of = share_of<ROWS>(p);
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - 4;
-  float sums[ROWS / 2];
-#pragma unroll
-  for (int i = 0; i < ROWS / 2; ++i) sums[i] = 0.0f;
-  uint4 read[FORMAT::LOADS], weights[2][STEPS];
-  Ring<S::AS> a = {0, 0};
-  Ring<S::XS> x = {0, 0};
+  Ring<Shared<FORMAT, ROWS>::AS> a = {0, 0};
+  Ring<Shared<FORMAT, ROWS>::XS> x = {0, 0};
   for (int at = of.first; at < of.jobs; at += of.stride) {
-    const Job job = job_of(of, at);
-    const float2 channels = channels_of<FORMAT>(p, job.tile * 8 + warp);
-    int adds = 0;
-    for (int base = job.start; base < job.end; base += 2) {
+    const Job job = job_of<ROWS>(of, at);
+    const int rows = min(p.rows - job.row0, job.rows);
+    if (rows <= 0) continue;
+    const float2 channels = channels_of<FORMAT>(p, job.tile * 8 + threadIdx.x / WARP - 4);
+    float sums[ROWS / 2];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int unit = base + i;
-        if (job.end <= unit) continue;
-        barrier_wait(&s.a_full[a.stage], a.parity);
-#pragma unroll
-        for (int load = 0; load < FORMAT::LOADS; ++load) {
-          read[load] = s.a[a.stage][(warp * FORMAT::LOADS + load) * WARP + lane];
-        }
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) weights[i][step] = step_of<FORMAT>(read, step);
-        barrier_wait(&s.x_full[x.stage], x.parity);
-        wgmma_begin();
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-          wgmma(sums, weights[i][step], blocks_at(s.x[x.stage] + step * 128), adds);
-          adds = 1;
-        }
-        wgmma_commit();
-        barrier_arrive(&s.a_empty[a.stage]);
-        a.advance();
-        // The unit before is done: its stage is free.
-        wgmma_wait<1>();
-        if (job.start < unit) barrier_arrive(&s.x_empty[x.before()]);
-        x.advance();
-      }
-    }
-    wgmma_wait<0>();
+    for (int i = 0; i < ROWS / 2; ++i) sums[i] = 0.0f;
     hold(sums);
-    barrier_arrive(&s.x_empty[x.before()]);
+    sum_up<FORMAT, ROWS>(s, job, rows <= ROWS / 2, sums, a, x);
     wait_for_previous();
     finish<FORMAT, ROWS>(p, of, job, sums, channels);
-    hold(sums);
   }
 }
 

@@ -289,8 +289,8 @@ fn attend(
     if is_few {
         let step = &setting.step;
         table.lay(device, step, places(step, rows), (&spans_on, spans.len()))?;
-        // As in a step something stands between; it lays out what is there already.
-        setting.step.lay(device, extent)?;
+        // Attention may begin before the kernel before it has ended, which in a step is neither.
+        device.synchronize()?;
     }
     let step = &setting.step;
     let places = places(step, rows);
