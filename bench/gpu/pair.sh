@@ -60,8 +60,8 @@ front_door() {
 of_random() {
     MODEL=$SHAPE HEAD_DIR=$SHAPE/head CORES=$DEVICES IN_FLIGHT_MAX=256 \
         ENGINE_ARGS="--load-format dummy --context-max 2048 $SHARE" SPECULATIVE_ARGS="--simulate-acceptance $1" \
-        CALIBRATE=${CALIBRATE_8B:---in-flight-max 256 --repeats-min 2 --repeats-max 2 --requests-each 1 --requests-min 3 --drafts-max 0} \
-        DEPTHS=${DEPTHS_8B:---in-flight-max 256 --repeats-min 2 --requests-each 1 --requests-min 2 --tokens 32} \
+        CALIBRATE=${CALIBRATE_8B:---in-flight-max 256 --repeats-min 2 --repeats-max 2 --requests-each 2 --requests-min 3 --drafts-max 0} \
+        DEPTHS=${DEPTHS_8B:---in-flight-max 256 --repeats-min 2 --requests-each 2 --requests-min 4} \
         LOADS=${LOADS_8B:-1,4,16,32,64,128,256} ROUNDS=${ROUNDS_8B:-2} \
         LOAD=${LOAD_8B:---requests-each 2 --requests-min 3 --tokens 96-160 --ignore-eos --same-prompts} \
         bash "$run/sweep.sh" "$OUT/$2"

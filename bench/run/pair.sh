@@ -21,20 +21,27 @@ read -ra SPECULATIVE_ARGS <<< "${SPECULATIVE_ARGS:-}"
 # at PORT: the URL of what this run has there
 at() { echo "http://127.0.0.1:$(($1 + ${SHIFT:-0}))"; }
 
-# engine NAME PORT DEVICE ARGS...
-engine() {
+# load NAME PORT DEVICE ARGS...: an engine, not waited for: others load their weights meanwhile
+load() {
     local name=$1 port=$(($2 + ${SHIFT:-0})) device=$3
     shift 3
     unused "$port"
     start "$name" "$BIN/crossover-engine" --model "$MODEL" --device "$device" \
         --listen "127.0.0.1:$port" "${ENGINE_ARGS[@]}" "$@"
-    ready "$name" "http://127.0.0.1:$port/health"
+}
+
+# engine NAME PORT DEVICE ARGS...
+engine() {
+    load "$@"
+    ready "$1" "$(at "$2")/health"
 }
 
 # The pair on 8101 and 8102. K policies are off in it: the instance that drafts always drafts.
 pair() {
-    engine speculative 8101 "$SPECULATIVE_CORES" --mode eagle3 --draft "$HEAD_DIR" "${SPECULATIVE_ARGS[@]}"
-    engine throughput 8102 "$THROUGHPUT_CORES" --mode baseline
+    load speculative 8101 "$SPECULATIVE_CORES" --mode eagle3 --draft "$HEAD_DIR" "${SPECULATIVE_ARGS[@]}"
+    load throughput 8102 "$THROUGHPUT_CORES" --mode baseline
+    ready speculative "$(at 8101)/health"
+    ready throughput "$(at 8102)/health"
 }
 
 # router NAME PORT: the policy's lines of the configuration come from standard input; not through a pipe, whose children nobody

@@ -9,6 +9,11 @@
 FOLDER=${1:-bench/results/$(date -u +%F)-crossover}
 shift || true
 mkdir -p "$FOLDER"
+ONE=(8103 "$ALL_CORES" --mode eagle3 --draft "$HEAD_DIR" "${SPECULATIVE_ARGS[@]}")
+if [ -n "$ALL_CORES" ] && [ -n "${DEPTHS:-}" ] && [ ! -f "$DEPTHS" ]; then
+    load one-always "${ONE[@]}"
+    ALWAYS=$PID
+fi
 pair
 if [ -n "${CALIBRATION:-}" ]; then
     cp "$CALIBRATION" "$FOLDER/calibration.json"
@@ -36,14 +41,14 @@ if [ -n "$ALL_CORES" ]; then
         cp "$DEPTHS" "$FOLDER/depths.json"
     elif [ -n "${DEPTHS:-}" ]; then
         read -ra DEPTHS <<< "$DEPTHS"
-        engine one-always 8103 "$ALL_CORES" --mode eagle3 --draft "$HEAD_DIR" "${SPECULATIVE_ARGS[@]}"
+        ready one-always "$(at 8103)/health"
         "${CLIENT[@]}" calibrate --one --speculative "$(at 8103)" \
             --device "$ALL_CORES" --out "$FOLDER/depths.json" "${DEPTHS[@]}" | tee -a "$FOLDER/found.txt"
-        kill "$PID"
-        wait "$PID" || true
+        kill "$ALWAYS"
+        wait "$ALWAYS" || true
     fi
     if [ -n "${DEPTHS:-}" ]; then UNTIL=(auto --calibration "$FOLDER/depths.json"); fi
-    engine one 8103 "$ALL_CORES" --mode eagle3 --draft "$HEAD_DIR" --draft-until "${UNTIL[@]}" "${SPECULATIVE_ARGS[@]}"
+    engine one "${ONE[@]}" --draft-until "${UNTIL[@]}"
     TARGETS+=(--target "one=$(at 8103)" --metrics "$(at 8103)/metrics")
 fi
 if command -v haproxy > "$RUN/haproxy.path"; then

@@ -61,8 +61,10 @@ pub struct Args {
     /// When it is sure: a chance between 0.5 and 1.
     #[arg(long, default_value_t = 0.95)]
     pub sure: f64,
-    /// Requests of one run: this many times what is in flight, and at least `--requests-min`.
-    #[arg(long, default_value_t = 3)]
+    /// Requests of one run: this many times what is in flight, and at least `--requests-min`. A run
+    /// of once what is in flight would be counted only until the luckiest answer ends, and be
+    /// prompts for the most part: drafts would look worse than they are.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=100))]
     pub requests_each: u32,
     #[arg(long, default_value_t = 6)]
     pub requests_min: u32,
@@ -94,9 +96,8 @@ pub async fn run(args: &Args) -> Result<(), String> {
         device: part(&args.device, "device"),
     };
     if args.one {
-        let depth = pair.depth().await?;
-        let file = File { depth, ..File::of(Vec::new(), Vec::new()) };
-        return keep(args, key, file);
+        let depth = pair.depth().await?.unwrap_or_default();
+        return keep(args, key, File::of(Vec::new(), Vec::new()), Some(depth));
     }
     let rules = Rules {
         ladder: usual_ladder(args.in_flight_max),
@@ -124,15 +125,17 @@ pub async fn run(args: &Args) -> Result<(), String> {
     let found = search.sentence(crossing);
     let depth = pair.depth().await?;
     report::show(&found);
-    keep(args, key, File { together, depth, ..file })
+    keep(args, key, File { together, ..file }, depth)
 }
 
-/// Writes the file, and says which depths it has.
-fn keep(args: &Args, key: Key, file: File) -> Result<(), String> {
-    let file = File { key, measured: clock::utc(), ..file };
+/// Writes the file, and says which depths it has, if they were looked at.
+fn keep(args: &Args, key: Key, file: File, depth: Option<depth::Table>) -> Result<(), String> {
+    let found = depth.as_deref().map(depth::sentence);
+    let depth = depth.unwrap_or_default();
+    let file = File { key, measured: clock::utc(), depth, ..file };
     let written = std::fs::write(&args.out, file.text());
     written.map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
-    report::show(&depth::sentence(&file.depth));
+    found.iter().for_each(|it| report::show(it));
     Ok(())
 }
 
@@ -174,20 +177,20 @@ impl Pair {
         Ok(Self { client, targets, args: args.clone(), prompts: [0, 0] })
     }
 
-    /// Drafts by load; empty where the instance makes none.
-    async fn depth(&mut self) -> Result<depth::Table, String> {
+    /// Drafts by load; nothing where the instance makes none.
+    async fn depth(&mut self) -> Result<Option<depth::Table>, String> {
         let drafts_max = match self.args.drafts_max {
             Some(drafts) => drafts,
             None => self.client.draft_depth(&self.targets[0]).await,
         };
         if drafts_max == 0 {
-            return Ok(depth::Table::new());
+            return Ok(None);
         }
         let doubles = |it: &u32| it.is_power_of_two();
         let ladder: Vec<u32> =
             usual_ladder(self.args.in_flight_max).into_iter().filter(doubles).collect();
         let repeats = self.args.repeats_min;
-        depth::table(self, &ladder, drafts_max, repeats).await
+        depth::table(self, &ladder, drafts_max, repeats).await.map(Some)
     }
 
     fn requests(&self, in_flight: u32) -> u32 {

@@ -84,11 +84,9 @@ fn speeds(results: &Results) -> String {
     let texts = Texts::of(&results.samples);
     text.push_str(&format!(
         "\n\nTotal tok/s / median tok/s of a request (half the quartile distance of the totals). \
-         {} requests, {failed} failed. Texts: {} prompts were answered by several targets or in \
-         several rounds, {} of them differ.\n",
+         {} requests, {failed} failed. {}\n",
         results.samples.len(),
-        texts.compared,
-        texts.differing
+        texts.sentence()
     ));
     text
 }
@@ -132,17 +130,20 @@ fn details(text: &mut String, results: &Results) -> std::fmt::Result {
 }
 
 /// Whether equal prompts gave equal texts.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Texts {
     /// Prompts with more than one finished text.
     pub compared: usize,
     pub differing: usize,
+    /// By target, where there are some: prompts of which it wrote another text than was seen first.
+    pub others: BTreeMap<String, usize>,
 }
 
 impl Texts {
     pub fn of(samples: &[Sample]) -> Self {
         let mut texts: BTreeMap<u32, &str> = BTreeMap::new();
         let (mut compared, mut differing) = (BTreeSet::new(), BTreeSet::new());
+        let mut others: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
         for sample in samples.iter().filter(|it| it.outcome == Outcome::Done) {
             match texts.get(&sample.prompt) {
                 None => {
@@ -152,11 +153,27 @@ impl Texts {
                     compared.insert(sample.prompt);
                     if *text != sample.text {
                         differing.insert(sample.prompt);
+                        others.entry(sample.target.clone()).or_default().insert(sample.prompt);
                     }
                 }
             }
         }
-        Self { compared: compared.len(), differing: differing.len() }
+        let others = others.into_iter().map(|(target, prompts)| (target, prompts.len())).collect();
+        Self { compared: compared.len(), differing: differing.len(), others }
+    }
+
+    fn sentence(&self) -> String {
+        let others: Vec<String> =
+            self.others.iter().map(|(target, prompts)| format!("{target} {prompts}")).collect();
+        let others = match &others[..] {
+            [] => String::new(),
+            others => format!(" (from the first seen: {})", others.join(", ")),
+        };
+        format!(
+            "Texts: {} prompts were answered by several targets or in several rounds, {} of them \
+             differ{others}.",
+            self.compared, self.differing
+        )
     }
 }
 

@@ -60,7 +60,17 @@ fn texts_are_compared_where_there_are_two() {
     assert_eq!(of(&[(0, "x"), (0, "x"), (1, "y"), (1, "z"), (1, "y")]), (2, 1));
     let mut broken = vec![sample("a", 0, "x"), sample("a", 0, "y")];
     broken[1].outcome = Outcome::Broken;
-    assert_eq!(Texts::of(&broken), Texts { compared: 0, differing: 0 });
+    assert_eq!(Texts::of(&broken), Texts::default());
+}
+
+#[test]
+fn the_table_says_whose_texts_differ() {
+    let mut results = results();
+    assert!(table(&results).contains(", 0 of them differ.\n"));
+    let texts = [("slow", 0, "u"), ("slow", 0, "v"), ("slow", 1, "t"), ("fast", 1, "u")];
+    results.samples.extend(texts.map(|(target, prompt, text)| sample(target, prompt, text)));
+    let text = table(&results);
+    assert!(text.contains("2 of them differ (from the first seen: fast 1, slow 1).\n"), "{text}");
 }
 
 #[test]
