@@ -278,7 +278,7 @@ DEV void layers(const Layers& p) {
   start_ring(ring, fixed, rest, memory + p.shared_bytes, p);
   const u32 made = p.counts[blockIdx.x];
   Here here;
-  here.rows = rows_of(p), here.turn = 0;
+  here.rows = rows_of(p, 0, p.sequences), here.turn = 0;
   const int row_bits = here.rows < 2 ? 0 : here.rows < 4 ? 1 : here.rows < 16 ? 2 : 3;
   mark_entering(here, made + 1, p);
   float4 residual = entering_stream(fixed, here, p);

@@ -97,12 +97,13 @@ DEV void find_shares(Fixed& fixed, const Layers& p) {
   if (warp == 0) fixed.ranges[kind].first = first, fixed.ranges[kind].count = share.end - first;
 }
 
-// Rows that some sequence has, a bit each: what is computed. Each warp finds them by itself.
-DEV u32 rows_of(const Layers& p) {
+// Rows that some of `count` sequences have, a bit each: what is computed. Each warp finds them by
+// itself.
+DEV u32 rows_of(const Layers& p, int first, int count) {
   const int lane = threadIdx.x % WARP;
   u32 rows = 0;
-  if (lane < p.sequences) {
-    const uint2 span = p.attend.spans[lane];
+  if (lane < count) {
+    const uint2 span = p.attend.spans[first + lane];
     rows = ((1u << span.y) - 1) << span.x;
   }
 #pragma unroll

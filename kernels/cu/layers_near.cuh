@@ -22,16 +22,16 @@ DEV void store_row(const Near& p, uint2 span, int kv_head, int row, int at, floa
                    float high) {
   if (row >= span.y * p.group) return;
   const u32 word = pack_bf16(low, high);
-  const u32* to = word_of(p.inner, span.x + row / p.group, row % p.group * HEAD + at);
-#pragma unroll
-  for (int i = 0; i < CLUSTER; ++i) send(to, word, p.inner_there, i);
+  send_to_all(word_of(p.inner, span.x + row / p.group, row % p.group * HEAD + at), word,
+              p.inner_there);
 }
 
 // Turns the rows' own queries, keys and values; the latter to their places among those of the
 // chunk from `key0` on.
 DEV void turn_near(Keys& s, const Near& p, const Text& text, int key0) {
-  const int lane = threadIdx.x % WARP, heads = p.group + 2, all = text.span.y * heads;
-  int at = 0, within = threadIdx.x / WARP;
+  const int me = again(threadIdx.x), lane = me % WARP;
+  const int heads = p.group + 2, all = text.span.y * heads;
+  int at = 0, within = me / WARP;
   for (int one = within; one < all; one += WARPS, within += WARPS) {
     while (heads <= within) within -= heads, ++at;
     const bool is_q = within < p.group;
@@ -57,7 +57,7 @@ DEV void turn_near(Keys& s, const Near& p, const Text& text, int key0) {
 // The rows' own keys and values in the block's chunk to their pages.
 DEV void keep_near(const Hub& hub, Keys& s) {
   const Near& p = hub.near;
-  const int i = threadIdx.x, row = i / 16, is_v = i / 8 % 2, chunk = i % 8;
+  const int i = again(threadIdx.x), row = i / 16, is_v = i / 8 % 2, chunk = i % 8;
   const int position = hub.text.start + row, key = position - hub.part * CHUNK;
   if (hub.text.rows <= row || key < 0 || CHUNK <= key) return;
   const bf16* from = chunk_at<64>(is_v ? s.v : s.k, key, chunk);
@@ -69,26 +69,26 @@ DEV void keep_near(const Hub& hub, Keys& s) {
 struct Tile {
   u32 weights[4][4], values[2][4];
 
-  MEMBER void load(Keys& s, int at) {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  MEMBER void load(Keys& s, int at, int lane, int warp) {
 #pragma unroll
     for (int two = 0; two < 2; ++two) {
-      load_tiles_transposed(values[two], chunk_at<64>(s.v, at * KEYS + two * 32 + lane, warp));
+      const bf16* first = chunk_at<64>(s.v, lane, warp);
+      load_tiles_transposed(values[two], first + (at * KEYS + two * 32) * 64);
     }
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const int chunk = at * (KEYS / 8) + step * 2 + lane / 16;
-      load_tiles(weights[step], chunk_at<CHUNK>(s.weights, lane % 16, chunk));
+      const bf16* first = chunk_at<CHUNK>(s.weights, lane % 16, step * 2 + lane / 16);
+      load_tiles(weights[step], first + at * KEYS);
     }
   }
 };
 
 // `raise_to_tile` and `add_values` for `tiles` tiles, which are loaded ahead.
 DEV void add_tiles(Part<64, 1, WARPS>& part, Keys& s, int tiles, int halves, float scale) {
-  const int row = threadIdx.x % WARP / 4;
-  float by[2][TILE_COUNT];
+  const int me = again(threadIdx.x), lane = me % WARP, warp = me / WARP, row = lane / 4;
+  float by[2][TILE_COUNT] = {};
   Tile tile[2];
-  tile[0].load(s, 0);
+  tile[0].load(s, 0, lane, warp);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (halves <= half) break;
@@ -109,7 +109,8 @@ DEV void add_tiles(Part<64, 1, WARPS>& part, Keys& s, int tiles, int halves, flo
 #pragma unroll
   for (int at = 0; at < TILE_COUNT; ++at) {
     if (tiles <= at) break;
-    if (at + 1 < TILE_COUNT && at + 1 < tiles) tile[(at + 1) % 2].load(s, at + 1);
+    // The one behind the last is read for nothing.
+    if (at + 1 < TILE_COUNT) tile[(at + 1) % 2].load(s, at + 1, lane, warp);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (halves <= half) break;
@@ -132,13 +133,12 @@ DEV void add_tiles(Part<64, 1, WARPS>& part, Keys& s, int tiles, int halves, flo
 DEV void send_attended(Hub& hub, int row, int at, float low, float high) {
   const u32 word = pack_bf16(low, high);
   const u32* to = hub.inner[at / 16][0] + hub.packed[row] + at % 8 + at % 16 / 8;
-#pragma unroll
-  for (int i = 0; i < CLUSTER; ++i) send(to, word, &hub.inner_there, i);
+  send_to_all(to, word, &hub.inner_there);
 }
 
 // A chunk's part to the block that merges them.
 DEV void send_part(Hub& hub, float* merged, const Part<64, 1, WARPS>& part, int rows) {
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int me = again(threadIdx.x), lane = me % WARP, warp = me / WARP;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = half * 8 + lane / 4;
@@ -154,7 +154,7 @@ DEV void send_part(Hub& hub, float* merged, const Part<64, 1, WARPS>& part, int 
 
 // Merges the chunks, from left to right: see `merge_parts`.
 DEV void merge_near(Hub& hub, const float* merged, int rows, float scale) {
-  for (int i = threadIdx.x; i < rows * WARP; i += THREADS) {
+  for (int i = again(threadIdx.x); i < rows * WARP; i += THREADS) {
     const int row = i / WARP, at = i % WARP * 2;
     float most = NEGATIVE_INFINITY, weights = 0.0f, low = 0.0f, high = 0.0f;
     for (int chunk = 0; chunk < hub.parts; ++chunk) {
@@ -171,7 +171,7 @@ DEV void merge_near(Hub& hub, const float* merged, int rows, float scale) {
 }
 
 // `attend_rows` where each of the text's chunks has a block.
-DEV void attend_near(Hub& hub, Keys& s, float* merged, u32 parity) {
+DEV void attend_near(Hub& hub, Keys& s, int index, const Layers& of) {
   const Near& p = hub.near;
   const NearText& text = hub.text;
   const int key0 = hub.part * CHUNK, rows = text.span.y * p.group, halves = rows <= 8 ? 1 : 2;
@@ -186,13 +186,14 @@ DEV void attend_near(Hub& hub, Keys& s, float* merged, u32 parity) {
   part.clear();
   add_tiles(part, s, min((text.keys - key0 + KEYS - 1) / KEYS, TILE_COUNT), halves, p.scale_log2);
   if (1 < hub.parts) {
+    float* const merged = merged_of(hub, of);
     send_part(hub, merged, part, rows);
     if (hub.part != 0) return;
-    wait_for(&hub.parts_there, parity);
+    wait_for(&hub.parts_there, index & 1);
     merge_near(hub, merged, rows, p.scale_log2);
     return;
   }
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int me = again(threadIdx.x), lane = me % WARP, warp = me / WARP;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = half * 8 + lane / 4;

@@ -8,7 +8,8 @@
 // and arrive at a barrier there. Sums of slices go from cluster to cluster as words with marks (see
 // layers.cu), two times a layer, and each cluster adds them up, in order, to a stream of its own,
 // an eighth of which each block has in registers. The chunks of a text go to as many blocks of the
-// cluster as there are for it; the first of them merges.
+// cluster as there are for it; the first of them merges. Of two texts and more half of them go to a
+// second team, if the card has room for it: another cluster for each kv head.
 //
 // The sums are those of `matmul_few` and `attend_chunk`, in the same order: the bits are equal. No
 // place is written again before all have read it: who writes needs what was made of it by all (the
@@ -23,12 +24,12 @@
 
 // Weights of one unit of this block's tiles, to registers.
 DEV void load_unit(uint4 (&a)[TILES_EACH][STEPS], const uint4* weights, int tiles, int units,
-                   int unit) {
+                   int unit, int lane) {
 #pragma unroll
   for (int i = 0; i < TILES_EACH; ++i) {
     const uint4* from = weights + (min(i, tiles - 1) * units + unit) * (STEPS * WARP);
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) a[i][step] = from[step * WARP + threadIdx.x % WARP];
+    for (int step = 0; step < STEPS; ++step) a[i][step] = from[step * WARP + lane];
   }
 }
 
@@ -36,20 +37,20 @@ DEV void load_unit(uint4 (&a)[TILES_EACH][STEPS], const uint4* weights, int tile
 // `partial`, and the squares of its inputs.
 DEV void multiply_normed(Hub& hub, const uint4* weights, int tiles, int units, u32 parity,
                          const Here& here) {
-  const int lane = threadIdx.x % WARP, slice = threadIdx.x / WARP;
+  const int me = again(threadIdx.x), lane = me % WARP, slice = me / WARP;
   const int start = slice_start(slice, SLICES, units), end = slice_start(slice + 1, SLICES, units);
   const bool has_row = here.has(lane / 4);
   float sums[TILES_EACH][4] = {}, squares[STEPS] = {};
   uint4 a[TILES_EACH][STEPS];
   wait_for(&hub.weights_there[0], parity);
-  load_unit(a, weights, tiles, units, start);
+  load_unit(a, weights, tiles, units, start, lane);
   wait_for(&hub.x_there, parity);
 #pragma unroll 1
   for (int unit = start; unit < end; ++unit) {
     uint2 words[STEPS];
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
-      words[step] = words_at(hub.x, unit * STEPS + step, has_row);
+      words[step] = words_at(hub.x, unit * STEPS + step, has_row, lane);
     }
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
@@ -59,7 +60,7 @@ DEV void multiply_normed(Hub& hub, const uint4* weights, int tiles, int units, u
         mma(sums[i], of, words[step].x, words[step].y);
       }
     }
-    if (unit + 1 < end) load_unit(a, weights, tiles, units, unit + 1);
+    if (unit + 1 < end) load_unit(a, weights, tiles, units, unit + 1, lane);
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       squares[step] = add_squares(squares[step], words[step].x, words[step].y);
@@ -71,9 +72,9 @@ DEV void multiply_normed(Hub& hub, const uint4* weights, int tiles, int units, u
   const bool one = here.has(row), two = here.has(row + 1);
 #pragma unroll
   for (int i = 0; i < TILES_EACH; ++i) {
-    float* to = &hub.partial[i][row][slice][lane / 4];
+    float* to = &hub.partial[i][row][slice * 16 + lane / 4];
     if (one) to[0] = sums[i][0], to[8] = sums[i][2];
-    to += SLICES * 16;
+    to += PARTIAL;
     if (two) to[0] = sums[i][1], to[8] = sums[i][3];
   }
 }
@@ -84,6 +85,18 @@ DEV float sum_of_slices(const float* parts) {
   for (int i = 0; i < SLICES; ++i) v[i] = parts[i * 16];
 #pragma unroll
   for (int i = 0; i < SLICES; ++i) sum = __fadd_rn(sum, v[i]);
+  return sum;
+}
+
+// Of two sums side by side.
+DEV float2 sums_of_slices(const float* parts) {
+  float2 v[SLICES], sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+  for (int i = 0; i < SLICES; ++i) v[i] = *(const float2*)(parts + i * 16);
+#pragma unroll
+  for (int i = 0; i < SLICES; ++i) {
+    sum.x = __fadd_rn(sum.x, v[i].x), sum.y = __fadd_rn(sum.y, v[i].y);
+  }
   return sum;
 }
 
@@ -99,39 +112,39 @@ DEV float scale_of(const Hub& hub, int row, const Layers& p) {
 DEV void send_raw(Hub& hub, const Here& here, const Layers& p) {
   const auto [first, count] = hub.first;
   const int values = (p.attend.group + 2) * 64;
-  for (int i = threadIdx.x; i < count * 16 << here.row_bits; i += THREADS) {
-    const int out = i % 16, row = i / 16 & here.row_mask(), tile = i / 16 >> here.row_bits;
-    if (!here.has(row)) continue;
-    const float sum = sum_of_slices(&hub.partial[tile][row][0][out]);
-    const u32 word = __float_as_uint(__fmul_rn(sum, scale_of(hub, row, p)));
-    const float* to = hub.raw + row * values + (first + tile) * 16 + out;
-    for (u32 left = hub.targets[row]; left != 0; left &= left - 1) {
-      send(to, word, &hub.raw_there, __ffs(left) - 1);
-    }
+  const int i = again(threadIdx.x), bits = here.row_bits();
+  const int out = i % 8 * 2, row = i / 8 & ((1 << bits) - 1), tile = i / 8 >> bits;
+  if (count <= tile || !here.has(row)) return;
+  const float2 sums = sums_of_slices(&hub.partial[tile][row][out]);
+  const float scale = scale_of(hub, row, p);
+  const float2 pair = make_float2(__fmul_rn(sums.x, scale), __fmul_rn(sums.y, scale));
+  const float* to = hub.raw + row * values + (first + tile) * 16 + out;
+  for (u32 left = hub.targets[row]; left != 0; left &= left - 1) {
+    send(to, pair, &hub.raw_there, __ffs(left) - 1);
   }
 }
 
 // Gated values to all blocks of the cluster.
 DEV void send_gated(Hub& hub, const Here& here, const Layers& p) {
   const auto [first, count] = hub.first;
-  const int i = threadIdx.x, out = i % 8, row = i / 8 & here.row_mask();
-  const int tile = i / 8 >> here.row_bits;
+  const int i = again(threadIdx.x), bits = here.row_bits();
+  const int out = i % 8, row = i / 8 & ((1 << bits) - 1), tile = i / 8 >> bits;
   const bool is_there = tile < count && here.has(row);
   float value = 0.0f;
   if (is_there) {
     const float scale = scale_of(hub, row, p);
-    const float gate = sum_of_slices(&hub.partial[tile][row][0][out]);
-    const float up = sum_of_slices(&hub.partial[tile][row][0][out + 8]);
+    const float gate = sum_of_slices(&hub.partial[tile][row][out]);
+    const float up = sum_of_slices(&hub.partial[tile][row][out + 8]);
     value = gated(__fmul_rn(gate, scale), __fmul_rn(up, scale));
   }
   send_pair(hub.inner, &hub.inner_there, row, (first + tile) * 8 + out, value, is_there);
 }
 
-DEV void load_job(uint4 (&a)[INNER_MAX][STEPS], const Job& job, const uint4* weights) {
+DEV void load_job(uint4 (&a)[INNER_MAX][STEPS], const Job& job, const uint4* weights, int lane) {
 #pragma unroll
   for (int i = 0; i < INNER_MAX; ++i) {
     if (job.units <= i) break;
-    const uint4* from = weights + (job.weights + i) * (STEPS * WARP) + threadIdx.x % WARP;
+    const uint4* from = weights + (job.weights + i) * (STEPS * WARP) + lane;
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) a[i][step] = from[step * WARP];
   }
@@ -140,15 +153,16 @@ DEV void load_job(uint4 (&a)[INNER_MAX][STEPS], const Job& job, const uint4* wei
 // The second product: slices of it that read what this cluster made, to all.
 DEV void multiply_slices(Hub& hub, const uint4* weights, Product of, u32 parity,
                          const Here& here, const Layers& p) {
-  const int lane = threadIdx.x % WARP, row = lane % 4 * 2, hidden = p.matrices[O].tiles * 16;
+  const int me = again(threadIdx.x), lane = me % WARP, row = lane % 4 * 2;
+  const int hidden = again(p.matrices[O].tiles) * 16;
   const bool has_row = here.has(lane / 4), one = here.has(row), two = here.has(row + 1);
   const int jobs = hub.second.count * hub.slices.count;
-  uint2* const sums_at = sums_of(p, of, here.mark) + row * hidden + lane / 4;
+  uint2* const sums_at = sums_of(p, of, here.mark) + (hub.first_row + row) * hidden + lane / 4;
   uint4 a[INNER_MAX][STEPS];
-  int number = threadIdx.x / WARP;
+  int number = me / WARP;
   Job job = hub.jobs[number];
   wait_for(&hub.weights_there[1], parity);
-  if (number < jobs) load_job(a, job, weights);
+  if (number < jobs) load_job(a, job, weights, lane);
   wait_for(&hub.inner_there, parity);
 #pragma unroll 1
   for (; number < jobs; number += WARPS) {
@@ -158,13 +172,13 @@ DEV void multiply_slices(Hub& hub, const uint4* weights, Product of, u32 parity,
       if (job.units <= i) break;
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
-        const uint2 words = words_at(hub.inner, (job.inputs + i) * STEPS + step, has_row);
+        const uint2 words = words_at(hub.inner, (job.inputs + i) * STEPS + step, has_row, lane);
         const u32 some[4] = {a[i][step].x, a[i][step].y, a[i][step].z, a[i][step].w};
         mma(sums, some, words.x, words.y);
       }
     }
     uint2* to = sums_at + job.sums;
-    if (number + WARPS < jobs) job = hub.jobs[number + WARPS], load_job(a, job, weights);
+    if (number + WARPS < jobs) job = hub.jobs[number + WARPS], load_job(a, job, weights, lane);
     if (one) {
       store_marked(to, __float_as_uint(sums[0]), here.mark);
       store_marked(to + 8, __float_as_uint(sums[2]), here.mark);
@@ -179,31 +193,34 @@ DEV void multiply_slices(Hub& hub, const uint4* weights, Product of, u32 parity,
 
 // ---- all of it
 
+// Where a layer's bias and norms of heads are, to shared memory in the background.
+DEV void ask_for_norms(Rope& to, const Layer& layer) {
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(&to.bias + i)),
+                 "l"(&layer.bias + i)
+                 : "memory");
+  }
+  copies_commit();
+}
+
 // A kv head's cluster in one layer, from the stream on that enters it.
-DEV void attend_layer(Hub& hub, Keys& s, const float (&stream)[OWN_EACH], const Own& own,
+DEV void attend_layer(Hub& hub, Keys& s, const float2& stream, const Own& own,
                       int index, const Here& here, const Layers& p) {
   const u32 parity = index & 1;
   const bool tells = threadIdx.x == THREADS - 1;
-  const float *bias = 0, *q_norm = 0, *k_norm = 0;
-  // What memory has is asked for before anything waits.
-  if (tells) {
-    const Layer& layer = p.layers[index];
-    bias = layer.bias, q_norm = layer.q_norm, k_norm = layer.k_norm;
-  }
-  send_stream(stream, own, hub, here);
+  if (tells) ask_for_norms(hub.near.rope, p.layers[index]);
+  send_stream(stream, own, hub);
   multiply_normed(hub, weights_of(hub, 0, p), hub.first.count, p.matrices[QKV].units, parity, here);
   __syncthreads();
   send_raw(hub, here, p);
   if (hub.attends) {
-    if (tells) {
-      if (0 < index) hub.near.rope.layer += p.layer_values;
-      hub.near.rope.bias = bias, hub.near.rope.q_norm = q_norm, hub.near.rope.k_norm = k_norm;
-    }
+    if (tells && 0 < index) hub.near.rope.layer += p.layer_values;
     copies_wait<0>();
     __syncthreads();
     wait_for(&hub.raw_there, parity);
     if (hub.is_short) {
-      attend_near(hub, s, merged_of(hub, p), parity);
+      attend_near(hub, s, index, p);
     } else {
       attend_rows<64, 1, 1>(s, hub.near, hub.text, hub.own_pages, hub.near.kv_head, hub.part,
                             hub.parts);
@@ -224,10 +241,10 @@ DEV void attend_layer(Hub& hub, Keys& s, const float (&stream)[OWN_EACH], const 
 }
 
 // A cluster with a slice of down, likewise, from the stream behind attention on.
-DEV void feed_forward(Hub& hub, const float (&stream)[OWN_EACH], const Own& own, int index,
+DEV void feed_forward(Hub& hub, const float2& stream, const Own& own, int index,
                       const Here& here, const Layers& p) {
   const u32 parity = index & 1;
-  send_stream(stream, own, hub, here);
+  send_stream(stream, own, hub);
   multiply_normed(hub, weights_of(hub, 0, p), hub.first.count, p.matrices[GATE_UP].units, parity,
                   here);
   __syncthreads();
@@ -238,46 +255,47 @@ DEV void feed_forward(Hub& hub, const float (&stream)[OWN_EACH], const Own& own,
   bring(hub, 1, index + 1, p);
 }
 
-// grid: 8 (kv heads + 8), all at once; cluster: 8; block: 256; shared: `shared_bytes`.
+// grid: 8 (teams kv_heads + 8), all at once; cluster: 8; block: 256; shared: `shared_bytes`.
 DEV void layers_small_all(const Layers& p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Hub& hub = *(Hub*)memory;
-  const bool is_kv = blockIdx.x / CLUSTER < p.attend.rope.kv_heads;
+  Seat seat;
+  seat.find(p);
   Keys& s = *(Keys*)keys_of(hub, p);
   Here here;
-  here.find_rows(p);
+  here.find_rows(p, seat.sequences);
   if (threadIdx.x / WARP == WARPS - 1) {
-    find_products(hub, is_kv, p);
+    find_products(hub, seat, p);
     bring(hub, 0, 0, p), bring(hub, 1, 0, p);
   }
-  find_place(hub, is_kv, p);
+  find_place(hub, seat, here, p);
   __syncthreads();
   if (hub.attends) clear_queries<64, 1, WARPS>(s.q, hub.near, hub.text);
   cluster_sync();
   if (hub.attends) ask_for_keys(s, hub.near, hub.text, hub.near.kv_head, hub.part, 0);
-  const u32 made = p.counts[blockIdx.x];
-  float stream[OWN_EACH];
+  float2 stream = make_float2(0.0f, 0.0f);
   const Own own(hub, here);
-  enter_stream(stream, own, p);
+  enter_stream(stream, own, hub, p);
 #pragma unroll 1
   for (int index = 0; index <= p.layer_count; ++index) {
-    const bool is_last = index == p.layer_count, is_first = blockIdx.x / CLUSTER == 0;
-    here.mark = made + index;
-    if (is_last && !is_first) break;
-    if (0 < index) add_slices(stream, own, OF_DOWN, here.mark, here, p);
+    const bool is_last = index == p.layer_count;
+    here.mark = hub.made + index;
+    if (is_last && !hub.seat.keeps()) break;
+    if (0 < index) add_slices(stream, own, OF_DOWN, here.mark, hub, p);
     if (!is_last) {
       ++here.mark;
       if (threadIdx.x == THREADS - 1) expect(hub, here, p);
-      if (is_kv) attend_layer(hub, s, stream, own, index, here, p);
+      if (hub.seat.is_kv) attend_layer(hub, s, stream, own, index, here, p);
     }
-    if (is_first && 0 < index) {
-      keep_stream(stream, own, p.layers[index - 1].captured_at, is_last, p);
+    if (hub.seat.keeps() && 0 < index) {
+      keep_stream(stream, own, hub, p.layers[index - 1].captured_at, is_last, p);
     }
     if (is_last) break;
-    add_slices(stream, own, OF_O, here.mark, here, p);
-    if (!is_kv) feed_forward(hub, stream, own, index, here, p);
+    add_slices(stream, own, OF_O, here.mark, hub, p);
+    if (!hub.seat.is_kv) feed_forward(hub, stream, own, index, here, p);
   }
-  if (threadIdx.x == 0) p.counts[blockIdx.x] = made + p.layer_count;
+  // Whoever has rows has read it: this block needed what was made of them.
+  if (blockIdx.x == 0 && threadIdx.x == 0) *p.counts = hub.made + p.layer_count;
   // No block leaves while another may send it something.
   cluster_sync();
 }

@@ -1,110 +1,146 @@
-// The residual stream inside `layers_small.cu`: each cluster has one, each of its blocks an eighth of
-// it, in registers.
+// The residual stream inside `layers_small.cu`: each cluster has one, each of its blocks an eighth.
 #pragma once
 #include "layers_small.cuh"
 
 #ifdef HOPPER
 
-// This block's eighth of the stream, of which a thread has some places: row and column.
-struct Own {
-  u32 places[OWN_EACH];   // NONE: it has none
+#define NO_PLACE 0xffffu
 
-  MEMBER Own(const Hub& hub, const Here& here) {
-#pragma unroll
-    for (int k = 0; k < OWN_EACH; ++k) {
-      const int i = k * THREADS + threadIdx.x, row = i / OWN_MAX, within = i % OWN_MAX;
-      const bool is_there = within < hub.second.count * 16 && here.has(row);
-      places[k] = is_there ? row << 16 | (hub.second.first * 16 + within) : NONE;
-    }
-  }
-  MEMBER bool is_there(int k) const { return places[k] != NONE; }
-  MEMBER int row(int k) const { return places[k] >> 16; }
-  MEMBER int column(int k) const { return places[k] & 0xffff; }
+// Two values of the stream, side by side.
+struct Place {
+  u32 place;   // row and column, 4 and 12 bits
+
+  MEMBER bool is_there() const { return place != NO_PLACE; }
+  MEMBER int row() const { return place >> 12; }
+  MEMBER int column() const { return place & 0xfff; }
 };
 
-// The slices of a sum, asked for.
+// A thread's places in the block's eighth. The values of the first are in registers.
+struct Own {
+  u32 places;   // 16 bits each
+
+  MEMBER Own(const Hub& hub, const Here& here) : places(0) {
+#pragma unroll
+    for (int k = 0; k < OWN_EACH; ++k) {
+      const int i = k * THREADS + threadIdx.x, row = i / OWN_PAIRS, within = i % OWN_PAIRS * 2;
+      const bool is_there = within < hub.second.count * 16 && here.has(row);
+      const u32 place = row << 12 | (hub.second.first * 16 + within);
+      places |= (is_there ? place : NO_PLACE) << k * 16;
+    }
+  }
+  MEMBER Place at(int k) const { return {again(places) >> k * 16 & 0xffff}; }
+};
+
+// The values of a thread's second place, if it has one.
+DEV float2& second_of(Hub& hub) { return hub.seconds[again(threadIdx.x)]; }
+
+// The slices of two sums side by side, asked for.
 struct Slices {
-  uint2 parts[SLICES];
+  uint4 parts[SLICES];
 
   MEMBER void ask(const uint2* from, int stride) {
 #pragma unroll
-    for (int slice = 0; slice < SLICES; ++slice) load_marked(parts[slice], from + slice * stride);
+    for (int slice = 0; slice < SLICES; ++slice) {
+      load_marked(parts[slice], (const uint4*)(from + slice * stride));
+    }
   }
   MEMBER bool are_there(u32 mark) const {
     u32 off = 0;
 #pragma unroll
-    for (int slice = 0; slice < SLICES; ++slice) off |= parts[slice].y ^ mark;
+    for (int slice = 0; slice < SLICES; ++slice) {
+      off |= (parts[slice].y ^ mark) | (parts[slice].w ^ mark);
+    }
     return off == 0;
   }
-  MEMBER float sum() const {
-    float sum = 0.0f;
+  MEMBER void add_to(float2& stream) const {
+    float low = 0.0f, high = 0.0f;
 #pragma unroll
     for (int slice = 0; slice < SLICES; ++slice) {
-      sum = __fadd_rn(sum, __uint_as_float(parts[slice].x));
+      low = __fadd_rn(low, __uint_as_float(parts[slice].x));
+      high = __fadd_rn(high, __uint_as_float(parts[slice].z));
     }
-    return sum;
+    stream.x = __fadd_rn(stream.x, low), stream.y = __fadd_rn(stream.y, high);
   }
 };
 
-// Adds all slices of a product to the stream.
-DEV void add_slices(float (&stream)[OWN_EACH], const Own& own, Product of, u32 mark,
-                    const Here& here, const Layers& p) {
-  const int hidden = p.matrices[O].tiles * 16, stride = ROWS * hidden;
-  const uint2* const from = sums_of(p, of, mark);
-#pragma unroll 1
-  for (int k = 0; k < OWN_EACH; ++k) {
-    if (here.end * OWN_MAX <= k * THREADS) break;
-    u32 place = own.places[0];
-    if (k == 1) place = own.places[1];
-    if (k == 2) place = own.places[2];
-    const bool is_there = place != NONE;
-    if (!__any_sync(FULL, is_there)) continue;
-    const uint2* at = from + (place >> 16) * hidden + (place & 0xffff);
-    Slices slices;
-    int tries = 0;
-    do {
-      if (is_there) slices.ask(at, stride);
-      count_try(tries);
-    } while (!__all_sync(FULL, !is_there || slices.are_there(mark)));
-    const float sum = slices.sum();
-    if (is_there) {
-      if (k == 0) stream[0] = __fadd_rn(stream[0], sum);
-      if (k == 1) stream[1] = __fadd_rn(stream[1], sum);
-      if (k == 2) stream[2] = __fadd_rn(stream[2], sum);
-    }
+// Adds all slices of a product to the first COUNT places of each thread, asked for at once. Where
+// a thread has none, it asks for the first of all.
+template <int COUNT>
+DEV void add_places(float2& stream, const Own& own, const uint2* from, u32 mark, Hub& hub,
+                    const Layers& p) {
+  const int hidden = again(p.matrices[O].tiles) * 16;
+  const uint2* at[COUNT];
+  bool has[COUNT], are_there;
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k) {
+    const Place place = own.at(k);
+    has[k] = place.is_there();
+    at[k] = from + (has[k] ? place.row() * hidden + place.column() : 0);
+  }
+  Slices slices[COUNT];
+  int tries = 0;
+  do {
+    are_there = true;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) slices[k].ask(at[k], ROWS * hidden);
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) are_there &= !has[k] || slices[k].are_there(mark);
+    count_try(tries);
+  } while (!__all_sync(FULL, are_there));
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k) {
+    if (has[k]) slices[k].add_to(k == 0 ? stream : second_of(hub));
   }
 }
 
+// Adds all slices of a product to the stream.
+DEV void add_slices(float2& stream, const Own& own, Product of, u32 mark, Hub& hub,
+                    const Layers& p) {
+  static_assert(OWN_EACH == 2, "one in a register, one in the hub");
+  if (!__any_sync(FULL, own.at(0).is_there())) return;
+  const uint2* from = sums_of(p, of, mark) + hub.first_row * (p.matrices[O].tiles * 16);
+  if (__any_sync(FULL, own.at(1).is_there())) add_places<2>(stream, own, from, mark, hub, p);
+  else add_places<1>(stream, own, from, mark, hub, p);
+}
+
 // The stream, rounded, to all blocks of the cluster.
-DEV void send_stream(const float (&stream)[OWN_EACH], const Own& own, Hub& hub, const Here& here) {
+DEV void send_stream(const float2& stream, const Own& own, Hub& hub) {
 #pragma unroll
   for (int k = 0; k < OWN_EACH; ++k) {
-    if (here.end * OWN_MAX <= k * THREADS) break;
-    send_pair(hub.x, &hub.x_there, own.row(k), own.column(k), stream[k], own.is_there(k));
+    const Place place = own.at(k);
+    if (!place.is_there()) continue;
+    const float2 at = k == 0 ? stream : second_of(hub);
+    send_to_all(word_of(hub.x, place.row(), place.column()),
+                pack_bf16(at.x, at.y), &hub.x_there);
   }
 }
 
 // The stream that enters the kernel, and what leaves it.
-DEV void enter_stream(float (&stream)[OWN_EACH], const Own& own, const Layers& p) {
+DEV void enter_stream(float2& stream, const Own& own, Hub& hub,
+                      const Layers& p) {
 #pragma unroll
   for (int k = 0; k < OWN_EACH; ++k) {
-    stream[k] = 0.0f;
-    const int at = own.row(k) * (p.matrices[O].tiles * 16) + own.column(k);
-    if (own.is_there(k)) stream[k] = p.stream[at];
+    const Place place = own.at(k);
+    const int at = (hub.first_row + place.row()) * (p.matrices[O].tiles * 16) + place.column();
+    if (place.is_there()) (k == 0 ? stream : second_of(hub)) = *(const float2*)(p.stream + at);
   }
 }
-DEV void keep_stream(const float (&stream)[OWN_EACH], const Own& own, int captured_at,
-                     bool is_last, const Layers& p) {
+DEV void keep_stream(const float2& stream, const Own& own, Hub& hub,
+                     int captured_at, bool is_last, const Layers& p) {
   if (captured_at < 0 && !is_last) return;
 #pragma unroll
   for (int k = 0; k < OWN_EACH; ++k) {
-    if (!own.is_there(k)) continue;
-    const int row = own.row(k), column = own.column(k);
-    const bf16 rounded = to_bf16(stream[k]);
-    if (0 <= captured_at) p.captured[block_place(row, captured_at + column, 1)] = rounded;
+    const Place place = own.at(k);
+    if (!place.is_there()) continue;
+    const int row = hub.first_row + place.row(), column = place.column();
+    const float2 at = k == 0 ? stream : second_of(hub);
+    const u32 rounded = pack_bf16(at.x, at.y);
+    if (0 <= captured_at) {
+      *(u32*)(p.captured + block_place(row, captured_at + column, 1)) = rounded;
+    }
     if (!is_last) continue;
-    p.stream[row * (p.matrices[O].tiles * 16) + column] = stream[k];
-    p.rounded[block_place(row, column, 1)] = rounded;
+    *(float2*)(p.stream + row * (p.matrices[O].tiles * 16) + column) = at;
+    *(u32*)(p.rounded + block_place(row, column, 1)) = rounded;
   }
 }
 #endif

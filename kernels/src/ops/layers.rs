@@ -32,6 +32,8 @@ const PAYS_ROWS_MAX: usize = 4;
 /// For either, a text has fewer chunks of keys than so many for each block that attends to it:
 /// separate kernels have more blocks for long texts.
 const PAYS_CHUNKS: usize = 2;
+/// Clusters of `cu/layers_small.cu` that share a kv head, where the card has room for them.
+const TEAMS_MAX: usize = 2;
 /// Shared memory that is not for the kernel's own use.
 const SHARED_BYTES_LEFT: usize = 128;
 
@@ -108,8 +110,9 @@ struct Args {
 enum Way {
     /// `cu/layers.cu`: every block has a share of every matrix.
     Shared,
-    /// `cu/layers_small.cu`: a cluster of blocks has what hangs together.
-    Clusters,
+    /// `cu/layers_small.cu`: a cluster of blocks has what hangs together; for each kv head there is
+    /// one in each team, which share the sequences of a step.
+    Clusters { teams: usize },
 }
 
 impl Way {
@@ -117,13 +120,26 @@ impl Way {
     fn kernel(self, dim: usize, tiles: usize) -> String {
         match self {
             Self::Shared => format!("layers_{dim}_{tiles}"),
-            Self::Clusters => "layers_small".to_owned(),
+            Self::Clusters { .. } => "layers_small".to_owned(),
         }
     }
 
     /// Blocks of a cluster.
     fn cluster(self) -> u32 {
-        if self == Self::Clusters { whole(CLUSTER) } else { 1 }
+        if self == Self::Shared { 1 } else { whole(CLUSTER) }
+    }
+
+    /// Blocks for a step of so many sequences, each on a multiprocessor of its own.
+    fn blocks(
+        self,
+        (matrices, heads): (&[Sized; 4], Heads),
+        sequences: usize,
+        multiprocessors: usize,
+    ) -> usize {
+        match self {
+            Self::Shared => multiprocessors,
+            Self::Clusters { teams } => clusters(matrices, heads, teams.min(sequences)) * CLUSTER,
+        }
     }
 }
 
@@ -148,8 +164,8 @@ pub struct Layers {
     eps: f32,
     /// Where the stream behind each layer is kept, if it is.
     captured_at: Vec<Option<usize>>,
-    /// Blocks, each on a multiprocessor of its own.
-    blocks: usize,
+    /// Multiprocessors, each of which may have a block.
+    multiprocessors: usize,
 }
 
 /// Sizes of attention.
@@ -186,18 +202,20 @@ impl Layers {
         if !(device.facts().is_hopper() && alike && first.is_whole(heads)) {
             return Ok(None);
         }
-        let clusters = clusters(&matrices, heads) * CLUSTER;
-        let room = |way: Way, blocks| {
+        let room = |way: Way| {
+            let blocks = way.blocks((&matrices, heads), usize::MAX, multiprocessors);
             device.has_room(&way.kernel(heads.dim, 1), grid(device, blocks), way.cluster())
         };
-        let way = if are_small(&matrices, heads) && room(Way::Clusters, clusters)? {
-            Way::Clusters
-        } else if has_room(&matrices, multiprocessors) && room(Way::Shared, multiprocessors)? {
-            Way::Shared
-        } else {
-            return Ok(None);
-        };
-        let blocks = if way == Way::Clusters { clusters } else { multiprocessors };
+        let teams_max = if are_small(&matrices, heads) { TEAMS_MAX } else { 0 };
+        let clusters = (1..=teams_max).rev().map(|teams| Way::Clusters { teams });
+        let mut way = None;
+        for one in clusters.chain(has_room(&matrices, multiprocessors).then_some(Way::Shared)) {
+            if room(one)? {
+                way = Some(one);
+                break;
+            }
+        }
+        let Some(way) = way else { return Ok(None) };
         let address = |it: Option<&Buffer<f32>>| it.map_or(0, Buffer::read);
         let table: Vec<LayerArgs> = layers
             .iter()
@@ -217,20 +235,20 @@ impl Layers {
             way,
             layers: device.upload(&table)?,
             matrices,
-            counts: device.zeros(blocks)?,
+            counts: device.zeros(multiprocessors)?,
             inputs: [words(first.qkv)?, words(first.o)?, words(first.gate_up)?, words(first.down)?],
             qkv: device.zeros(ROWS_MAX * first.qkv.outputs())?,
             sums: device.zeros(2 * 2 * SLICES * ROWS_MAX * first.o.outputs())?,
             heads,
             eps,
             captured_at: layers.iter().map(|it| it.captured_at).collect(),
-            blocks,
+            multiprocessors,
         }))
     }
 
     /// Tiles of packed rows (row, query head) of a sequence.
     fn tiles_max(&self) -> usize {
-        if self.way == Way::Clusters { 1 } else { TILES_MAX }
+        if self.way == Way::Shared { TILES_MAX } else { 1 }
     }
 
     /// Whether it takes `sequences` sequences of `rows_each` rows at most.
@@ -238,14 +256,14 @@ impl Layers {
         0 < sequences
             && sequences * rows_each <= ROWS_MAX
             && rows_each * self.heads.group <= 16 * self.tiles_max()
-            && (self.way == Way::Clusters || sequences * self.heads.kv_heads <= self.blocks)
+            && (self.way != Way::Shared || sequences * self.heads.kv_heads <= self.multiprocessors)
     }
 
     /// Whether it takes them in less time than separate kernels; `keys`: of the longest.
     pub fn pays(&self, sequences: usize, rows_each: usize, keys: usize) -> bool {
         let units: u32 = self.matrices.iter().map(|it| it.units * it.tiles).sum();
         let pays = match self.way {
-            Way::Clusters => true,
+            Way::Clusters { .. } => true,
             Way::Shared => {
                 PAYS_BYTES.contains(&(units as usize * UNIT_BYTES))
                     && self.heads.dim == PAYS_HEAD_DIM
@@ -259,9 +277,14 @@ impl Layers {
     /// Blocks that share a sequence and kv head.
     fn blocks_each(&self, sequences: usize) -> usize {
         match self.way {
-            Way::Clusters => CLUSTER / sequences,
-            Way::Shared => self.blocks / (sequences * self.heads.kv_heads),
+            Way::Clusters { teams } => CLUSTER / sequences.div_ceil(teams),
+            Way::Shared => self.multiprocessors / (sequences * self.heads.kv_heads),
         }
+    }
+
+    /// Blocks of a step of so many sequences.
+    fn blocks(&self, sequences: usize) -> usize {
+        self.way.blocks((&self.matrices, self.heads), sequences, self.multiprocessors)
     }
 
     /// What does not depend on the layers and the stream.
@@ -276,7 +299,7 @@ impl Layers {
         let heads = Heads { dim: attention.pages.head_dim, kv_heads, group: attention.group() };
         assert_eq!(heads, self.heads, "its heads");
         assert!(self.takes(sequences, rows_each), "a few rows");
-        let attending = sequences * kv_heads;
+        let (attending, blocks) = (sequences * kv_heads, self.blocks(sequences));
         let chunks = step.sizes.pages_max.div_ceil(attend::CHUNK / PAGE_TOKENS);
         let parts = self.blocks_each(sequences).min(chunks);
         let tiles = attend::tiles(rows_each * heads.group);
@@ -292,9 +315,9 @@ impl Layers {
             matrices: self.matrices,
             sequences: whole(sequences),
             parts: whole(parts),
-            shared_bytes: grid(device, self.blocks).shared_bytes,
+            shared_bytes: grid(device, blocks).shared_bytes,
             eps: self.eps,
-            less: whole(less(self.blocks, self.matrices[2].tiles as usize, attending)),
+            less: whole(less(blocks, self.matrices[2].tiles as usize, attending)),
             near: NEAR,
             ..Args::zeroed()
         }
@@ -315,6 +338,7 @@ impl Layers {
             return Ok(());
         }
         let (first, rows) = (attention.layer, attention.places.rows);
+        let blocks = self.blocks(attention.spans_len);
         let hidden = self.matrices[0].units as usize * 64;
         assert!(first + layers <= self.layers.len(), "the layers are there");
         assert!(rows <= attention.spans_len * rows_each, "sequences have the rows");
@@ -332,7 +356,7 @@ impl Layers {
         args.rounded = streams.rounded.write();
         args.captured = streams.captured.map_or(0, Buffer::write);
         let kernel = self.way.kernel(self.heads.dim, tiles);
-        let grid = grid(device, self.blocks);
+        let grid = grid(device, blocks);
         device.launch_at_once(&kernel, grid, self.way.cluster(), &[Arg::value(&args)])
     }
 }

@@ -62,6 +62,7 @@ pub(crate) fn time_at_once(device: &Device, shape: &Shape) -> Result<(), DeviceE
     let sizes = [(1, 1), (2, 1), (4, 1), (8, 1), (1, 4), (2, 4)];
     for (context, (batch, q)) in sizes.map(|it| (CONTEXT, it)).into_iter().chain([
         (2 * CONTEXT, (1, 1)),
+        (2 * CONTEXT, (8, 1)),
         (LONG, (1, 1)),
         (LONG, (4, 1)),
     ]) {

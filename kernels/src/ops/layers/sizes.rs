@@ -53,9 +53,9 @@ pub(super) fn has_room(matrices: &[Sized; 4], blocks: usize) -> bool {
     matrices.iter().all(fits) && tiles(&matrices[1]) <= HELD_MAX
 }
 
-/// Clusters of `cu/layers_small.cu`: one a kv head, one a slice of down.
-pub(super) fn clusters(matrices: &[Sized; 4], heads: Heads) -> usize {
-    heads.kv_heads + matrices[3].slices as usize
+/// Clusters of `cu/layers_small.cu`: `teams` a kv head, one a slice of down.
+pub(super) fn clusters(matrices: &[Sized; 4], heads: Heads, teams: usize) -> usize {
+    heads.kv_heads * teams + matrices[3].slices as usize
 }
 
 /// Whether blocks of those clusters have room for what is theirs, and no slice of o is that of two.

@@ -31,7 +31,8 @@ fn clusters_take_what_fits_their_shared_memory() {
     let heads = Heads { dim: 64, kv_heads: 3, group: 3 };
     let small = matrices([(9, 60, 8), (9, 36, 8), (9, 192, 8), (24, 36, 8)]);
     assert!(are_small(&small, heads), "135M");
-    assert_eq!(clusters(&small, heads), 11);
+    assert_eq!(clusters(&small, heads, 1), 11);
+    assert_eq!(clusters(&small, heads, 2), 14);
     let wide = Heads { kv_heads: 1, group: 9, ..heads };
     assert!(!are_small(&small, wide), "44 tiles of one kv head");
     let two = Heads { kv_heads: 2, group: 4, ..heads };
