@@ -69,7 +69,9 @@ DEV void multiply(const Weights<FORMAT, TILES>& weights, const Columns<COLUMNS>&
 // (tiles, slice); DEPTH units of its weights are under way.
 template <class FORMAT, int TILES, int COLUMNS, int DEPTH, int AHEAD, bool NORM, int EPILOGUE>
 DEV void matmul_few(const Matmul& p) {
-  __shared__ float4 partial[8][TILES][COLUMNS][WARP];
+  // Sums of so many tiles at once: shared memory has no room for more.
+  const int together = TILES * COLUMNS <= 8 ? TILES : 1;
+  __shared__ float4 partial[8][together][COLUMNS][WARP];
   __shared__ float partial_squares[8][COLUMNS][8];
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const int slice = warp % p.slices, first_warp = warp - slice;
@@ -115,38 +117,47 @@ DEV void matmul_few(const Matmul& p) {
   }
 #pragma unroll
   for (int column = 0; column < COLUMNS; ++column) {
-#pragma unroll
-    for (int i = 0; i < TILES; ++i) partial[warp][i][column][lane] = *(float4*)sums[i][column];
-    if (NORM) {
-      const float* steps = squares[column];
-      float sum = sum_of_four(sum_of_steps(steps[0], steps[1], steps[2], steps[3]));
-      if (lane % 4 == 0) partial_squares[warp][column][lane / 4] = sum;
-    }
+    if (!NORM) break;
+    const float* steps = squares[column];
+    float sum = sum_of_four(sum_of_steps(steps[0], steps[1], steps[2], steps[3]));
+    if (lane % 4 == 0) partial_squares[warp][column][lane / 4] = sum;
   }
-  __syncthreads();
-  for (int part = slice; part < TILES * COLUMNS; part += p.slices) {
-    const int column = part % COLUMNS, i = part / COLUMNS, row = row0 + column * 8;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (int other = 0; other < p.slices; ++other) {
-      add(sum, partial[first_warp + other][i][column][lane]);
-    }
-    float scale[2] = {1.0f, 1.0f};
-    if (NORM) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float square = 0.0f;
-        for (int other = 0; other < p.slices; ++other) {
-          square += partial_squares[first_warp + other][column][lane % 4 * 2 + half];
-        }
-        scale[half] = norm_scale(square, p.inputs, p.eps);
+  for (int base = 0; base < TILES; base += together) {
+    if (0 < base) __syncthreads();
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column) {
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        partial[warp][i][column][lane] = *(float4*)sums[base + i][column];
       }
     }
-    if (part != slice) {
-      before = read_stream<EPILOGUE>(p, tile + i, row);
-      if (1 < TILES) channels = channels_of<FORMAT>(p, min(tile + i, p.tiles - 1));
+    __syncthreads();
+    for (int part = slice; part < together * COLUMNS; part += p.slices) {
+      const int column = part % COLUMNS, i = part / COLUMNS, row = row0 + column * 8;
+      const int its_tile = tile + base + i;
+      float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      for (int other = 0; other < p.slices; ++other) {
+        add(sum, partial[first_warp + other][i][column][lane]);
+      }
+      float scale[2] = {1.0f, 1.0f};
+      if (NORM) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float square = 0.0f;
+          for (int other = 0; other < p.slices; ++other) {
+            square += partial_squares[first_warp + other][column][lane % 4 * 2 + half];
+          }
+          scale[half] = norm_scale(square, p.inputs, p.eps);
+        }
+      }
+      if (0 < base || part != slice) {
+        before = read_stream<EPILOGUE>(p, its_tile, row);
+        if (1 < TILES) channels = channels_of<FORMAT>(p, min(its_tile, p.tiles - 1));
+      }
+      sum = scaled<FORMAT>(sum, channels);
+      if (its_tile < p.tiles) store<EPILOGUE>(p, its_tile, row, sum, scale, before);
     }
-    sum = scaled<FORMAT>(sum, channels);
-    if (tile + i < p.tiles) store<EPILOGUE>(p, tile + i, row, sum, scale, before);
   }
 }
 
@@ -184,6 +195,15 @@ FP8(8, 3, 1, 1, 2, 2, plain, false, PLAIN)
 FP8(8, 3, 1, 1, 2, 2, norm_plain, true, PLAIN)
 FP8(8, 3, 1, 1, 2, 2, norm_gated, true, GATED)
 FP8(8, 2, 1, 1, 4, 2, residual, false, RESIDUAL)
+// For small matrices, so that no block waits for a place: two tiles a warp, or two blocks a
+// multiprocessor.
+FEW(32x2, 1, 2, 4, 2, norm_gated, true, GATED)
+KERNEL __launch_bounds__(256, 1) matmul_few64x2_norm_gated(const Matmul p) {
+  matmul_few<Bf16, 2, 8, 1, 1, true, GATED>(p);
+}
+KERNEL __launch_bounds__(256, 2) matmul_few32dense_residual(const Matmul p) {
+  matmul_few<Bf16, 1, 4, 2, 1, false, RESIDUAL>(p);
+}
 // Few warps with much to do each: more weights are under way.
 FEW(8deep, 1, 1, 1, 4, residual, false, RESIDUAL)
 FP8(8deep, 2, 1, 1, 4, 2, plain, false, PLAIN)

@@ -62,6 +62,23 @@ impl Case {
         device.read(&sums, 0..sums.len())
     }
 
+    /// The first `rows` rows, normed and gated.
+    fn gated(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        path: Path,
+        rows: usize,
+    ) -> Result<Vec<f32>, DeviceError> {
+        let (outputs, inputs) = (self.matrix.outputs() / 2, self.matrix.inputs());
+        let x = device.upload(&blocked(&self.x[..rows * inputs], inputs))?;
+        let mut gated = device.upload(&poison(block_values(rows, outputs)))?;
+        let of = Rows { x: &x, rows, norm: Some(EPS) };
+        self.matrix.multiply_on(path, device, scratch, of, Out::Gated(&mut gated))?;
+        let got = floats(&device.read(&gated, 0..gated.len())?);
+        Ok(unblocked(&got, rows, outputs))
+    }
+
     fn wanted(&self, norm: bool) -> Vec<f32> {
         let (outputs, inputs) = (self.matrix.outputs(), self.matrix.inputs());
         let mut sums = cpu(&self.weights, &self.x, inputs);
@@ -158,6 +175,7 @@ fn ends(
     let normed = case.wanted(true);
     let x = device.upload(&blocked(&case.x, inputs))?;
     let before: Vec<f32> = Random::new(7).floats(sums.len(), 1.0);
+    let mut first_gated: Option<Vec<f32>> = None;
     let mut paths = paths(scratch, case);
     paths.push(Path::Few);
     for path in paths {
@@ -186,13 +204,20 @@ fn ends(
             kept.chunks(columns).flat_map(|it| it[columns / 2..][..outputs].to_vec()).collect();
         report.same(&format!("captured {name}"), &kept, &out);
         if outputs.is_multiple_of(16) {
-            let mut gated = device.upload(&poison(block_values(case.rows, outputs / 2)))?;
-            let rows = Rows { norm: Some(EPS), ..rows };
-            case.matrix.multiply_on(path, device, scratch, rows, Out::Gated(&mut gated))?;
             let want: Vec<f32> = normed.chunks(outputs).flat_map(gate).collect();
-            let got = floats(&device.read(&gated, 0..gated.len())?);
-            let got = unblocked(&got, case.rows, outputs / 2);
+            let got = case.gated(device, scratch, path, case.rows)?;
             report.compare(&format!("gated {name}"), &got, &want, 5e-3);
+            match &first_gated {
+                Some(first) => report.same(&format!("gated {name} = first"), &got, first),
+                None => first_gated = Some(got),
+            }
+        }
+    }
+    if let Some(first) = first_gated {
+        for rows in [1, 9, 17, 33, 64].into_iter().filter(|it| *it < case.rows) {
+            let few = case.gated(device, scratch, Path::Few, rows)?;
+            let name = format!("gated few({rows}) = first {}", case.name);
+            report.same(&name, &few, &first[..few.len()]);
         }
     }
     Ok(())

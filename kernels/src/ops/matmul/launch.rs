@@ -11,8 +11,27 @@ const DEEP_UNITS: usize = 32;
 const DEEP_UNITS_FP8: usize = 4;
 /// Bytes of a matrix after which the next kernel would be in the way if it started early.
 const EARLY_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a matrix up to which blocks may have few rows.
+const NARROW_BYTES_MAX: u64 = 4 << 20;
 /// Rows of a block of the kernel that adds up slices.
 const JOIN_ROWS: usize = 32;
+
+/// Rows of a block of the kernel for few rows: all, or 64 of them.
+fn columns_max(rows: usize) -> usize {
+    rows.next_power_of_two().clamp(8, FEW_MAX)
+}
+
+/// The same for a small matrix, of which 8 rows take `singles` blocks: as few as give each block a
+/// place at once, since what a block does one after the other is what takes time there.
+fn narrow_columns(singles: usize, rows: usize, end: &str, multiprocessors: usize) -> usize {
+    let fits = |columns: &usize| {
+        // Registers leave room for so many blocks.
+        let each = if *columns == 8 || end == "residual" { 2 } else { 1 };
+        singles * rows.div_ceil(*columns) <= each * multiprocessors
+    };
+    let most = columns_max(rows);
+    [8, 16, 32].into_iter().filter(|it| *it < most).find(fits).unwrap_or(most)
+}
 
 impl Matrix {
     pub(super) fn launch_few(
@@ -25,13 +44,27 @@ impl Matrix {
     ) -> Result<(), DeviceError> {
         let rows = args.rows as usize;
         args.early = u32::from(self.bytes() <= EARLY_BYTES_MAX);
-        let columns = rows.next_power_of_two().clamp(8, FEW_MAX);
-        let norm = if norm { "norm_" } else { "" };
-        let tiles = self.outputs.div_ceil(TILE);
-        // Two tiles a warp halve what is read of x, where blocks enough are left; and the squares.
         let is_fp8 = self.format == Format::Fp8;
-        let pays = 2 * scratch.multiprocessors <= tiles * self.slices / 8;
-        let pairs = columns == 16 && if is_fp8 { !norm.is_empty() } else { pays };
+        let tiles = self.outputs.div_ceil(TILE);
+        let singles = tiles.div_ceil(8 / self.slices);
+        // Blocks of other rows find a small matrix in the L2 cache.
+        let is_small = self.bytes() <= NARROW_BYTES_MAX && !is_fp8 && end != "gated";
+        let columns = if is_small {
+            narrow_columns(singles, rows, end, scratch.multiprocessors)
+        } else {
+            columns_max(rows)
+        };
+        let row_blocks = rows.div_ceil(columns);
+        let norm = if norm { "norm_" } else { "" };
+        // Two tiles a warp halve what is read of x, where blocks enough are left; and the squares.
+        // A block of more than 8 rows may have a multiprocessor for itself: with half as many
+        // blocks none waits for a place.
+        let pairs = match columns {
+            8 => false,
+            16 if is_fp8 => !norm.is_empty(),
+            16 if 2 * scratch.multiprocessors <= singles => true,
+            _ => end == "gated" && !is_fp8 && scratch.multiprocessors < singles,
+        };
         // More weights under way make up for few warps, where each has enough to do.
         let deep_units = match (end, is_fp8) {
             ("residual", _) => DEEP_UNITS,
@@ -39,14 +72,17 @@ impl Matrix {
             (_, false) => usize::MAX,
         };
         let deep = columns == 8 && deep_units <= self.inputs / UNIT / self.slices;
-        let (together, suffix) = match (pairs, deep) {
-            (true, _) => (2, "x2"),
-            (_, true) => (1, "deep"),
-            _ => (1, ""),
+        let waits = scratch.multiprocessors < singles * row_blocks;
+        let dense = is_small && columns == 32 && end == "residual" && waits;
+        let suffix = match (pairs, deep, dense) {
+            (true, _, _) => "x2",
+            (_, true, _) => "deep",
+            (_, _, true) => "dense",
+            _ => "",
         };
         let mut grid = Grid::new(1, 256);
-        let blocks = tiles.div_ceil(together).div_ceil(8 / self.slices);
-        grid.blocks = (whole(blocks), whole(rows.div_ceil(columns)), 1);
+        let blocks = tiles.div_ceil(1 + usize::from(pairs)).div_ceil(8 / self.slices);
+        grid.blocks = (whole(blocks), whole(row_blocks), 1);
         let format = self.format.suffix();
         let kernel = format!("matmul_few{columns}{suffix}{format}_{norm}{end}");
         device.launch(&kernel, grid, &[Arg::value(&args)])
@@ -120,3 +156,6 @@ impl Matrix {
         device.launch(&format!("matmul_join{format}"), grid, &[Arg::value(&args)])
     }
 }
+
+#[cfg(test)]
+mod tests;
