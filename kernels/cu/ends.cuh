@@ -11,11 +11,23 @@ DEV void wait_for_x(const Matmul& p) {
   if (p.scales == 0) wait_for_previous();
 }
 
+// 8 outputs of 8 rows, of which a lane holds two rows of output lane / 4. It gets two outputs of
+// row lane / 4.
+DEV float2 turned(float one, float two) {
+  const u32 a = __float_as_uint(one), b = __float_as_uint(two);
+  const u32 lows = transposed(__byte_perm(a, b, 0x5410));
+  const u32 highs = transposed(__byte_perm(a, b, 0x7632));
+  return make_float2(__uint_as_float(__byte_perm(lows, highs, 0x5410)),
+                     __uint_as_float(__byte_perm(lows, highs, 0x7632)));
+}
+
 // What a lane stores of its warp's 16 outputs, for columns of 8 rows one after the other.
 template <int EPILOGUE> struct End {
   int left_out, left_rounded;   // rows that are there from the lane's first one on
   bool low, high;               // whether its outputs are there
-  float* out;                   // PLAIN, RESIDUAL: where output lane / 4 of row lane % 4 * 2 stands
+  float* out;                   // PLAIN: where output lane / 4 of row lane % 4 * 2 stands
+                                // RESIDUAL: outputs lane % 4 * 2 and 1 more of row lane / 4
+  const float* read;            // RESIDUAL: the same of the column that is read next
   bf16* rounded;                // GATED, RESIDUAL: outputs lane % 4 * 2 and 1 more of row lane / 4
   bf16* captured;
   int captured_high;            // from output lane % 4 * 2 there to the one 8 on
@@ -30,8 +42,11 @@ template <int EPILOGUE> struct End {
     low = output < p.outputs, high = output + 8 < p.outputs;
     width = p.outputs;
     scales = p.scales == 0 ? 0 : p.scales + row0 + pair;
-    if (EPILOGUE != GATED) {
-      out = (EPILOGUE == PLAIN ? p.out : p.stream) + (size_t)(row0 + pair) * width + output;
+    if (EPILOGUE == PLAIN) out = p.out + (size_t)(row0 + pair) * width + output;
+    if (EPILOGUE == RESIDUAL) {
+      out = p.stream + (size_t)row * width + tile * 16 + pair, read = out;
+      // The compiler is not to know that these are one: it would keep each address in between.
+      asm volatile("" : "+l"(read));
     }
     if (EPILOGUE != PLAIN) {
       const int column = tile * (EPILOGUE == GATED ? 8 : 16) + pair;
@@ -46,70 +61,85 @@ template <int EPILOGUE> struct End {
     }
   }
 
-  // Scales of two rows, and what is added to, read ahead: no read waits for a store.
-  MEMBER float2 scales_of(int column) const {
-    if (scales == 0 || left_out <= column * 8) return make_float2(1.0f, 1.0f);
-    return *(const float2*)(scales + column * 8);
+  // Scales of two rows, of the lane / 4th of each eight columns; see `scales_of`.
+  MEMBER float2 some_scales(int eight) const {
+    const int column = eight * 8 + threadIdx.x % WARP / 4;
+    const bool are_there = EPILOGUE != RESIDUAL && scales != 0 && column * 8 < left_out;
+    return are_there ? *(const float2*)(scales + column * 8) : make_float2(1.0f, 1.0f);
   }
-  MEMBER float4 before(int column) const {
+  // What is added to, of one column after the other, read ahead: no read waits for a store.
+  MEMBER float4 before(int column) {
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (EPILOGUE != RESIDUAL) return v;
-    const float* at = out + (size_t)column * 8 * width;
-    const bool one = column * 8 < left_out, two = column * 8 + 1 < left_out;
-    if (one && low) v.x = at[0];
-    if (two && low) v.y = at[width];
-    if (one && high) v.z = at[8];
-    if (two && high) v.w = at[width + 8];
+    const bool is_row = column * 8 < left_rounded;
+    if (is_row && low) *(float2*)&v.x = *(const float2*)read;
+    if (is_row && high) *(float2*)&v.z = *(const float2*)(read + 8);
+    read += (size_t)8 * width;
     return v;
   }
 
   MEMBER void store(int column, float4 sum, float2 scale, float4 before) {
-    sum.x = __fmul_rn(sum.x, scale.x), sum.y = __fmul_rn(sum.y, scale.y);
-    sum.z = __fmul_rn(sum.z, scale.x), sum.w = __fmul_rn(sum.w, scale.y);
+    if (EPILOGUE != RESIDUAL) {
+      sum.x = __fmul_rn(sum.x, scale.x), sum.y = __fmul_rn(sum.y, scale.y);
+      sum.z = __fmul_rn(sum.z, scale.x), sum.w = __fmul_rn(sum.w, scale.y);
+    }
     const bool is_row = column * 8 < left_rounded;
     if (EPILOGUE == GATED) {
       u32 pair = transposed(pack_bf16(gated(sum.x, sum.z), gated(sum.y, sum.w)));
       if (is_row && low) *(u32*)(rounded + column * 512) = pair;
       return;
     }
-    if (EPILOGUE == RESIDUAL) add(before, sum), sum = before;
     float* at = out + (size_t)column * 8 * width;
-    const bool one = column * 8 < left_out, two = column * 8 + 1 < left_out;
-    if (one && low) at[0] = sum.x;
-    if (two && low) at[width] = sum.y;
-    if (one && high) at[8] = sum.z;
-    if (two && high) at[width + 8] = sum.w;
-    if (EPILOGUE == PLAIN) return;
+    if (EPILOGUE == PLAIN) {
+      const bool one = column * 8 < left_out, two = column * 8 + 1 < left_out;
+      if (one && low) at[0] = sum.x;
+      if (two && low) at[width] = sum.y;
+      if (one && high) at[8] = sum.z;
+      if (two && high) at[width + 8] = sum.w;
+      return;
+    }
     // Whether eight outputs are there is the same for all lanes.
-    u32 lows = transposed(pack_bf16(sum.x, sum.y)), highs = transposed(pack_bf16(sum.z, sum.w));
-    if (is_row && low) *(u32*)(rounded + column * 512) = lows;
-    if (is_row && high) *(u32*)(rounded + column * 512 + 64) = highs;
-    const bool kept = is_row && captured != 0;
-    if (kept && low) *(u32*)(captured + column * 512) = lows;
-    if (kept && high) *(u32*)(captured + column * 512 + captured_high) = highs;
+    const float2 lows = turned(sum.x, sum.y), highs = turned(sum.z, sum.w);
+    add(before, make_float4(lows.x, lows.y, highs.x, highs.y));
+    const bool is_low = is_row && low, is_high = is_row && high, kept = captured != 0;
+    if (is_low) *(float2*)at = make_float2(before.x, before.y);
+    if (is_high) *(float2*)(at + 8) = make_float2(before.z, before.w);
+    const u32 one = pack_bf16(before.x, before.y), two = pack_bf16(before.z, before.w);
+    if (is_low) *(u32*)(rounded + column * 512) = one;
+    if (is_high) *(u32*)(rounded + column * 512 + 64) = two;
+    if (is_low && kept) *(u32*)(captured + column * 512) = one;
+    if (is_high && kept) *(u32*)(captured + column * 512 + captured_high) = two;
   }
 };
+
+// Those of a column, from the lane that has them.
+template <int EIGHTS> DEV float2 scales_of(const float2 (&some)[EIGHTS], int column) {
+  const int lane = column % 8 * 4 + threadIdx.x % 4;
+  return make_float2(__shfl_sync(FULL, some[column / 8].x, lane),
+                     __shfl_sync(FULL, some[column / 8].y, lane));
+}
 
 // The first `count` columns of 8 rows; `channels` as `channels_of` gives them.
 template <class FORMAT, int EPILOGUE, int ROWS>
 DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count,
                    float2 channels) {
-  const int columns = ROWS / 8, together = ROWS == 64 || ROWS == 256 || columns < 4 ? 2 : 4;
+  const int columns = ROWS / 8, eights = (columns + 7) / 8;
+  const int most = ROWS == 64 ? 4 : ROWS == 256 ? 6 : 8;
+  const int ahead = EPILOGUE != RESIDUAL ? 0 : columns < most ? columns : most;
   End<EPILOGUE> end(p, tile, row0, count * 8);
+  float2 scales[eights];
+  float4 before[columns];
 #pragma unroll
-  for (int first = 0; first < columns; first += together) {
-    if (min(p.rows - row0, count * 8) <= first * 8) return;
-    float4 before[together];
-    float2 scales[together];
+  for (int i = 0; i < eights; ++i) scales[i] = end.some_scales(i);
 #pragma unroll
-    for (int j = 0; j < together; ++j) {
-      before[j] = end.before(first + j), scales[j] = end.scales_of(first + j);
-    }
-#pragma unroll
-    for (int j = 0; j < together; ++j) {
-      const float4 sum = scaled<FORMAT>(*(const float4*)&sums[(first + j) * 4], channels);
-      end.store(first + j, sum, scales[j], before[j]);
-    }
+  for (int i = 0; i < columns + ahead; ++i) {
+    if (i < columns) before[i] = end.before(i);
+    const int column = i - ahead;
+    if (column < 0) continue;
+    if (min(p.rows - row0, count * 8) <= column * 8) return;
+    const float4 sum = scaled<FORMAT>(*(const float4*)&sums[column * 4], channels);
+    const float2 scale = EPILOGUE == RESIDUAL ? scales[0] : scales_of(scales, column);
+    end.store(column, sum, scale, before[column]);
   }
 }
 
