@@ -3,7 +3,9 @@
 // The same tiles, slices and order. A job is a slice of the sums of 128 outputs x ROWS rows. One
 // block a multiprocessor takes one job after the other: one thread fills stages of shared memory
 // and runs ahead into the next job, two groups of four warps multiply 64 outputs each. Where there
-// are several slices the sums of each job are left in memory, and `matmul_join` adds them up.
+// are several slices the sums of each job are left in memory, and `matmul_join` adds them up; or a
+// job is all slices, or two of four for each of a pair of blocks, and what a block has of the sum
+// so far it keeps.
 #include "ends.cuh"
 #include "wgmma.cuh"
 
@@ -13,12 +15,23 @@
 
 #ifdef HOPPER
 
-// Stages of weights, which are free again once they are in registers, and of x.
-template <class FORMAT, int ROWS> struct Shared {
-  static const bool HALF = FORMAT::LOADS < STEPS;
-  static const int AS = HALF ? 8 : ROWS == 256 ? 6 : 7;
-  static const int XS = ROWS == 256 ? (HALF ? 5 : 4) : HALF ? 10 : 7;
+// Where a block adds up all slices: what it has so far of so many columns of 8 rows.
+template <int COLUMNS> struct Kept {
+  float4 kept[COLUMNS][MULTIPLIERS];
+};
+template <> struct Kept<0> {};
+
+// Stages of weights, which are free again once they are in registers, and of x. PARTS: how many
+// blocks add up the slices of a tile, 0 if a job is one. They keep most columns here, and some in
+// registers.
+template <class FORMAT, int ROWS, int PARTS> struct Shared : Kept<0 < PARTS ? 24 : 0> {
+  static const bool HALF = FORMAT::LOADS < STEPS, KEEPS = 0 < PARTS;
+  static const int WHOLE_XS = ROWS == 256 ? 4 : ROWS == 192 ? 5 : 7;
+  static const int HALF_XS = ROWS == 256 ? 5 : ROWS == 192 ? 6 : 10;
+  static const int AS = KEEPS ? (HALF ? 4 : 2) : HALF ? 8 : ROWS == 128 ? 7 : 6;
+  static const int XS = KEEPS ? 3 : HALF ? HALF_XS : WHOLE_XS;
   static const int A_BYTES = 8 * FORMAT::LOADS * 512;   // of a stage
+  static const int KEPT = KEEPS ? 24 : 0, MORE = ROWS / 8 - KEPT;
   uint4 a[AS][8 * FORMAT::LOADS * WARP];
   bf16 x[XS][ROWS * 64];
   u64 a_full[AS], a_empty[AS];
@@ -36,9 +49,9 @@ struct Job {
   int row0, rows;
 };
 
-template <int ROWS> DEV Share share_of(const Matmul& p) {
+template <int ROWS, int PARTS> DEV Share share_of(const Matmul& p) {
   Share of;
-  of.units = p.inputs / 64, of.slices = p.slices;
+  of.units = p.inputs / 64, of.slices = 0 < PARTS ? 1 : p.slices;
   of.row_tiles = (p.rows + ROWS - 1) / ROWS;
   of.first = blockIdx.x, of.stride = gridDim.x;
   of.jobs = (p.tiles + 7) / 8 * of.slices * of.row_tiles, of.halves = of.jobs;
@@ -47,15 +60,17 @@ template <int ROWS> DEV Share share_of(const Matmul& p) {
   if (halves) of.halves -= last, of.jobs += last;
   return of;
 }
-template <int ROWS> DEV Job job_of(const Share& of, int at) {
+template <int ROWS, int PARTS> DEV Job job_of(const Share& of, int at) {
   Job job;
   const int half = max(at - of.halves, 0);
   const bool is_half = of.halves <= at;
   at -= (half + 1) / 2;
   job.row_tile = at % of.row_tiles;
   job.tile = at / of.row_tiles / of.slices, job.slice = at / of.row_tiles % of.slices;
-  job.start = slice_start(job.slice, of.slices, of.units);
-  job.end = slice_start(job.slice + 1, of.slices, of.units);
+  const int parts = 0 < PARTS ? PARTS : of.slices;
+  const int part = PARTS == 2 ? blockIdx.z : job.slice;
+  job.start = slice_start(part, parts, of.units);
+  job.end = slice_start(part + 1, parts, of.units);
   job.rows = is_half ? ROWS / 2 : ROWS, job.row0 = job.row_tile * ROWS + half % 2 * (ROWS / 2);
   return job;
 }
@@ -70,30 +85,34 @@ template <int STAGES> struct Ring {
 };
 
 // One thread. Weights do not wait for the kernel before.
-template <class FORMAT, int ROWS> DEV void fill(Shared<FORMAT, ROWS>& s, const Matmul& p) {
-  typedef Shared<FORMAT, ROWS> S;
-  const Share of = share_of<ROWS>(p);
+template <class FORMAT, int ROWS, int PARTS>
+DEV void fill(Shared<FORMAT, ROWS, PARTS>& s, const Matmul& p) {
+  typedef Shared<FORMAT, ROWS, PARTS> S;
+  const Share of = share_of<ROWS, PARTS>(p);
   const int block_rows = block_rows_of(p.rows);
   Ring<S::AS> a = {0, 0};
   Ring<S::XS> x = {0, 0};
   bool waits = true;
   for (int at = of.first; at < of.jobs; at += of.stride) {
-    const Job job = job_of<ROWS>(of, at);
-    const int first = job.row0 / 8, there = min(block_rows - first, job.rows / 8);
-    if (there <= 0) continue;
-    for (int unit = job.start; unit < job.end; ++unit) {
+    const Job job = job_of<ROWS, PARTS>(of, at);
+    const int first = job.row0 / 8, bytes = min(block_rows - first, job.rows / 8) * 1024;
+    if (bytes <= 0) continue;
+    const uint4* weights = weights_at<FORMAT>(p, job.tile * 8, job.start);
+    const bf16* rows = p.x + ((size_t)job.start * block_rows + first) * 512;
+    for (int left = job.end - job.start; 0 < left; --left) {
       barrier_wait(&s.a_empty[a.stage], a.parity ^ 1);
       barrier_expect(&s.a_full[a.stage], S::A_BYTES);
-      const uint4* weights = weights_at<FORMAT>(p, job.tile * 8, unit);
       copy_bulk(s.a[a.stage], weights, S::A_BYTES, &s.a_full[a.stage]);
+      weights += S::A_BYTES / sizeof(uint4);
       a.advance();
       if (waits) wait_for_x(p), waits = false;
       barrier_wait(&s.x_empty[x.stage], x.parity ^ 1);
-      barrier_expect(&s.x_full[x.stage], there * 1024);
-      const bf16* from = p.x + ((size_t)unit * block_rows + first) * 512;
-      copy_bulk(s.x[x.stage], from, there * 1024, &s.x_full[x.stage]);
+      barrier_expect(&s.x_full[x.stage], bytes);
+      copy_bulk(s.x[x.stage], rows, bytes, &s.x_full[x.stage]);
+      rows += (size_t)block_rows * 512;
       x.advance();
     }
+    if (PARTS == 2) return;   // a pair has one job
   }
 }
 
@@ -122,9 +141,9 @@ DEV void multiply_unit(float (&sums)[N / 2], const uint4 (&weights)[STEPS], cons
 }
 
 // Adds up a job. The upper half of the rows is left out where nobody needs it.
-template <class FORMAT, int ROWS>
-DEV void sum_up(Shared<FORMAT, ROWS>& s, const Job& job, bool is_narrow, float (&sums)[ROWS / 2],
-                Ring<Shared<FORMAT, ROWS>::AS>& a, Ring<Shared<FORMAT, ROWS>::XS>& x) {
+template <class FORMAT, int ROWS, int PARTS, class S = Shared<FORMAT, ROWS, PARTS>>
+DEV void sum_up(S& s, const Job& job, bool is_narrow, float (&sums)[ROWS / 2], Ring<S::AS>& a,
+                Ring<S::XS>& x) {
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP - 4;
   const int narrow = ROWS == 256 ? 128 : ROWS;
   float(&lower)[narrow / 2] = *(float(*)[narrow / 2])&sums;
@@ -158,13 +177,65 @@ DEV void sum_up(Shared<FORMAT, ROWS>& s, const Job& job, bool is_narrow, float (
   barrier_arrive(&s.x_empty[x.before()]);
 }
 
+// What a thread has kept of a column plus its sum; and where it is kept again.
+template <class S, int N>
+DEV void add_kept(S& s, float4 (&more)[S::MORE], bool is_first, bool is_last, float (&sums)[N]) {
+#pragma unroll
+  for (int column = 0; column < N / 4; ++column) {
+    float4 sum = *(const float4*)&sums[column * 4], total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4& kept = column < S::KEPT ? s.kept[column][threadIdx.x - 128] : more[column - S::KEPT];
+    if (!is_first) total = kept;
+    add(total, sum);
+    if (!is_last) kept = total, total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    *(float4*)&sums[column * 4] = total;
+  }
+}
+
+// The first of a pair of blocks has the sum of the first two slices, the second has one more that
+// it kept and one that it has not. Each adds up half of the columns, which become its first ones.
+template <class S, int N>
+DEV void join_pair(S& s, const float4 (&more)[S::MORE], float (&sums)[N]) {
+  const int half = N / 8, thread = threadIdx.x - 128;
+  float4* box = (float4*)s.x + thread;
+  const u32 there = address_in(1 - blockIdx.z, box), kept = address_in(1, &s.kept[0][thread]);
+  const int bytes = MULTIPLIERS * sizeof(float4);
+  asm volatile("bar.sync 1, 256;" ::: "memory");   // nobody needs the stages any longer
+  if (blockIdx.z == 0) {
+#pragma unroll
+    for (int i = 0; i < half; ++i) box[i * MULTIPLIERS] = *(const float4*)&sums[(half + i) * 4];
+    cluster_sync();
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float4 third = load_in(kept + i * bytes), fourth = load_in(there + i * bytes);
+      float4 total = *(const float4*)&sums[i * 4];
+      add(total, third), add(total, fourth);
+      *(float4*)&sums[i * 4] = total;
+      if (i % 4 == 3) __syncwarp();   // no more loads on their way than there are registers
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < half; ++i) box[i * MULTIPLIERS] = *(const float4*)&sums[i * 4];
+    cluster_sync();
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      float4 total = load_in(there + i * bytes);
+      add(total, half + i < S::KEPT ? s.kept[half + i][thread] : more[half + i - S::KEPT]);
+      add(total, *(const float4*)&sums[(half + i) * 4]);
+      *(float4*)&sums[i * 4] = total;
+      if (i % 4 == 3) __syncwarp();   // no more loads on their way than there are registers
+    }
+  }
+}
+
 // The threads that multiply.
-template <class FORMAT, int ROWS> DEV void multiply(Shared<FORMAT, ROWS>& s, const Matmul& p) {
-  const Share of = share_of<ROWS>(p);
-  Ring<Shared<FORMAT, ROWS>::AS> a = {0, 0};
-  Ring<Shared<FORMAT, ROWS>::XS> x = {0, 0};
+template <class FORMAT, int ROWS, int PARTS>
+DEV void multiply(Shared<FORMAT, ROWS, PARTS>& s, const Matmul& p) {
+  typedef Shared<FORMAT, ROWS, PARTS> S;
+  const Share of = share_of<ROWS, PARTS>(p);
+  Ring<S::AS> a = {0, 0};
+  Ring<S::XS> x = {0, 0};
   for (int at = of.first; at < of.jobs; at += of.stride) {
-    const Job job = job_of<ROWS>(of, at);
+    Job job = job_of<ROWS, PARTS>(of, at);
     const int rows = min(p.rows - job.row0, job.rows);
     if (rows <= 0) continue;
     const float2 channels = channels_of<FORMAT>(p, job.tile * 8 + threadIdx.x / WARP - 4);
@@ -172,16 +243,36 @@ template <class FORMAT, int ROWS> DEV void multiply(Shared<FORMAT, ROWS>& s, con
 #pragma unroll
     for (int i = 0; i < ROWS / 2; ++i) sums[i] = 0.0f;
     hold(sums);
-    sum_up<FORMAT, ROWS>(s, job, rows <= ROWS / 2, sums, a, x);
+    if constexpr (0 < PARTS) {
+      float4 more[S::MORE];
+      const int each = PARTS == 2 ? 2 : p.slices, first = PARTS == 2 ? blockIdx.z * 2 : 0;
+#pragma unroll 1
+      for (int slice = first; slice < first + each; ++slice) {
+        job.start = slice_start(slice, p.slices, of.units);
+        job.end = slice_start(slice + 1, p.slices, of.units);
+        sum_up<FORMAT, ROWS, PARTS>(s, job, rows <= ROWS / 2, sums, a, x);
+        const bool is_last = slice + 1 == first + each;
+        const bool stays = PARTS == 2 && is_last && blockIdx.z == 1;   // see `join_pair`
+        if (!stays) add_kept(s, more, slice == first, is_last, sums);
+        hold(sums);
+      }
+      if constexpr (PARTS == 2) {
+        join_pair<S>(s, more, sums);
+        job.rows = ROWS / 2, job.row0 += blockIdx.z * (ROWS / 2);
+      }
+    } else {
+      sum_up<FORMAT, ROWS, PARTS>(s, job, rows <= ROWS / 2, sums, a, x);
+    }
     wait_for_previous();
     finish<FORMAT, ROWS>(p, of, job, sums, channels);
+    if (PARTS == 2) return;
   }
 }
 
-// grid: (blocks, 1, 1); block: 384; shared: Shared.
-template <class FORMAT, int ROWS> DEV void matmul_broad(const Matmul& p) {
+// grid: (blocks, 1, max(PARTS, 1)); cluster: (1, 1, max(PARTS, 1)); block: 384; shared: Shared.
+template <class FORMAT, int ROWS, int PARTS> DEV void matmul_broad(const Matmul& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  typedef Shared<FORMAT, ROWS> S;
+  typedef Shared<FORMAT, ROWS, PARTS> S;
   S& s = *(S*)memory;
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::AS; ++i) {
@@ -194,20 +285,25 @@ template <class FORMAT, int ROWS> DEV void matmul_broad(const Matmul& p) {
     }
     barrier_fence();
   }
-  __syncthreads();
+  if (PARTS == 2) cluster_sync();
+  else __syncthreads();
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    // Registers: together those of a block that is launched with 168 a thread.
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(0 < PARTS ? 24 : 40));
     if (threadIdx.x == 0) {
-      fill(s, p);
+      fill<FORMAT, ROWS, PARTS>(s, p);
       // Before attention, or `matmul_join`; of another product some multiprocessors would get two
       // blocks and others none.
-      if (p.out != 0 || 1 < p.slices) let_next_start();
+      if (p.out != 0 || PARTS == 0 && 1 < p.slices) let_next_start();
     }
+    if (PARTS == 2) cluster_sync();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(0 < PARTS ? 240 : 232));
     wait_for_x(p);
-    multiply(s, p);
+    multiply<FORMAT, ROWS, PARTS>(s, p);
   }
+  // Nobody leaves while the other reaches into its memory.
+  if (PARTS == 2) cluster_sync();
 }
 
 // Adds up the slices, one after the other, of 128 outputs x 32 rows: one warp for 16 outputs.
@@ -235,21 +331,27 @@ template <class FORMAT> DEV void matmul_join(const Matmul& p) {
   store_ends<FORMAT, 32>(p, tile, row0, sums, 4, channels);
 }
 
-#define BROAD(rows, name, FORMAT)                                  \
+#define BROAD(rows, name, FORMAT, PARTS)                           \
   KERNEL __launch_bounds__(THREADS, 1) name(const Matmul p) {      \
-    matmul_broad<FORMAT, rows>(p);                                 \
+    matmul_broad<FORMAT, rows, PARTS>(p);                          \
   }
 #define JOIN(name, FORMAT) \
   KERNEL __launch_bounds__(256, 2) name(const Matmul p) { matmul_join<FORMAT>(p); }
 #else
-#define BROAD(rows, name, FORMAT) \
+#define BROAD(rows, name, FORMAT, PARTS) \
   KERNEL name(const Matmul p) {}
-#define JOIN(name, FORMAT) BROAD(0, name, FORMAT)
+#define JOIN(name, FORMAT) BROAD(0, name, FORMAT, 0)
 #endif
 
-BROAD(128, matmul_broad_128, Bf16)
-BROAD(256, matmul_broad_256, Bf16)
+BROAD(128, matmul_broad_128, Bf16, 0)
+BROAD(192, matmul_broad_192, Bf16, 0)
+BROAD(256, matmul_broad_256, Bf16, 0)
+BROAD(256, matmul_broad_all, Bf16, 1)
+BROAD(256, matmul_broad_pair, Bf16, 2)
 JOIN(matmul_join, Bf16)
-BROAD(128, matmul_broad_fp8_128, Fp8)
-BROAD(256, matmul_broad_fp8_256, Fp8)
+BROAD(128, matmul_broad_fp8_128, Fp8, 0)
+BROAD(192, matmul_broad_fp8_192, Fp8, 0)
+BROAD(256, matmul_broad_fp8_256, Fp8, 0)
+BROAD(256, matmul_broad_fp8_all, Fp8, 1)
+BROAD(256, matmul_broad_fp8_pair, Fp8, 2)
 JOIN(matmul_join_fp8, Fp8)

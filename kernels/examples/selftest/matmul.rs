@@ -109,6 +109,8 @@ pub(crate) fn compare(
         (3584, 128, 1030),
         // Of 132 blocks two get a last job in halves, one of them without rows.
         (16_912, 192, 300),
+        // Four slices, for a pair of blocks each.
+        (1000, 320, 300),
     ];
     let shapes = if quick { &small[..] } else { &[small.as_slice(), &more].concat()[..] };
     for format in [Format::Bf16, Format::Fp8] {

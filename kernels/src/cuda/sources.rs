@@ -65,10 +65,16 @@ pub(super) const SOURCES: &[Source] = &[
     source!(
         "matmul_broad",
         "matmul_broad_128",
+        "matmul_broad_192",
         "matmul_broad_256",
+        "matmul_broad_all",
+        "matmul_broad_pair",
         "matmul_join",
         "matmul_broad_fp8_128",
+        "matmul_broad_fp8_192",
         "matmul_broad_fp8_256",
+        "matmul_broad_fp8_all",
+        "matmul_broad_fp8_pair",
         "matmul_join_fp8"
     ),
     source!("layers", "layers_64_1", "layers_64_2", "layers_128_1", "layers_128_2"),

@@ -213,6 +213,7 @@ impl Matrix {
         let Rows { x, rows, norm } = rows;
         assert!(block_values(rows, self.inputs) <= x.len(), "x has the rows");
         let (end, mut args) = self.args(rows, out);
+        assert!(norm.is_none() || end != "residual", "a norm comes before what reads the stream");
         args.x = x.read();
         args.eps = norm.unwrap_or(0.0);
         if path == Path::Few {
@@ -228,6 +229,8 @@ impl Matrix {
         match path {
             Path::Wide(wide) => self.launch_wide(device, scratch, wide, args),
             Path::Broad(width) => self.launch_broad(device, scratch, width, args),
+            Path::All => self.launch_all(device, scratch, 1, args),
+            Path::Pair => self.launch_all(device, scratch, 2, args),
             Path::Whole(width) => self.launch_plain(device, scratch, (width, 1), end, args),
             Path::Cut(width) => self.launch_plain(device, scratch, (width, self.slices), end, args),
             Path::Few => unreachable!("it returned"),

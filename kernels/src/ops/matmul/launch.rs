@@ -1,6 +1,6 @@
 //! How a product is launched on each of its paths.
 
-use super::path::{Wide, broad_bytes};
+use super::path::{ALL_ROWS, Wide, all_bytes, broad_bytes};
 use super::{Args, BLOCK_OUTPUTS, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT};
 use crate::cuda::{Arg, Device, DeviceError, Grid};
 use crate::ops::whole;
@@ -154,6 +154,26 @@ impl Matrix {
         let mut grid = Grid::new(1, 256);
         grid.blocks = (whole(jobs / self.slices), whole(width / JOIN_ROWS), 1);
         device.launch(&format!("matmul_join{format}"), grid, &[Arg::value(&args)])
+    }
+
+    /// By blocks, or pairs of them, that add up all slices.
+    pub(super) fn launch_all(
+        &self,
+        device: &Device,
+        scratch: &Scratch,
+        parts: usize,
+        args: Args,
+    ) -> Result<(), DeviceError> {
+        let rows = args.rows as usize;
+        assert!(self.can_add_all(scratch, parts, rows), "{parts} blocks add up other sums");
+        let tiles = self.tiles(ALL_ROWS, rows);
+        let mut grid = Grid::new(1, 384);
+        grid.blocks = (whole(tiles.min(scratch.multiprocessors)), 1, whole(parts));
+        grid.shared_bytes = whole(all_bytes(self.format));
+        let kind = if parts == 1 { "all" } else { "pair" };
+        let kernel = format!("matmul_broad{}_{kind}", self.format.suffix());
+        let cluster = (1, 1, whole(parts));
+        device.launch_clusters(&kernel, grid, cluster, &[Arg::value(&args)])
     }
 }
 

@@ -27,13 +27,27 @@ pub enum Path {
     Cut(usize),
     /// On Hopper.
     Wide(Wide),
-    /// On Hopper: blocks of 128 or 256 rows, each for one slice after the other; where a sum has
-    /// several, they are added up afterwards.
+    /// On Hopper: blocks of 128, 192 or 256 rows, each for one slice after the other; where a sum
+    /// has several, they are added up afterwards.
     Broad(usize),
+    /// On Hopper: blocks of 256 rows that add up all slices.
+    All,
+    /// On Hopper: the same in pairs of blocks, each for two of four slices.
+    Pair,
 }
 
 /// Rows of the blocks that [`Path::Broad`] has.
-const BROAD: [usize; 2] = [128, 256];
+const BROAD: [usize; 3] = [128, 192, 256];
+/// Rows up to which blocks of 192 are better where they leave fewer empty; wider ones make more of
+/// the tensor cores.
+const NARROWER_ROWS_MAX: usize = 2 * 192;
+/// Rows of the blocks that add up all slices.
+pub(super) const ALL_ROWS: usize = 256;
+/// Slices that a pair of them adds up, and units of a sum from which it pays.
+const PAIR_SLICES: usize = 4;
+const PAIR_UNITS: usize = 128;
+/// Units of a slice from which it pays to keep what a block has so far, away from the tensor cores.
+const KEPT_UNITS: usize = 8;
 
 /// How the kernel for up to 64 rows, and for long sums in slices, cuts a product into blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,16 +91,36 @@ impl Wide {
 pub(super) fn broad_bytes(format: Format, width: usize) -> usize {
     let (weights, x) = match (format, width) {
         (Format::Bf16, 256) => (6, 4),
+        (Format::Bf16, 192) => (6, 5),
         (Format::Bf16, _) => (7, 7),
         (Format::Fp8, 256) => (8, 5),
+        (Format::Fp8, 192) => (8, 6),
         (Format::Fp8, _) => (8, 10),
     };
     weights * (stage_bytes(format) + 16) + x * (width * UNIT * 2 + 16)
 }
 
+/// The same for blocks that add up all slices, which keep 24 columns of 8 rows of what they have.
+pub(super) fn all_bytes(format: Format) -> usize {
+    let weights = if format == Format::Fp8 { 4 } else { 2 };
+    let kept = 24 * 8 * BLOCK_OUTPUTS * size_of::<f32>();
+    weights * (stage_bytes(format) + 16) + 3 * (ALL_ROWS * UNIT * 2 + 16) + kept
+}
+
 /// Bytes of a unit of a block's weights.
 fn stage_bytes(format: Format) -> usize {
     format.tile_words(BLOCK_OUTPUTS, UNIT) * size_of::<u32>()
+}
+
+/// Rows of the broad blocks for so many rows.
+pub(super) fn broad_width(rows: usize) -> usize {
+    let [low, middle, high] = BROAD;
+    let fewer = rows.next_multiple_of(middle) < rows.next_multiple_of(high);
+    match rows {
+        _ if rows <= low => low,
+        _ if rows <= NARROWER_ROWS_MAX && fewer => middle,
+        _ => high,
+    }
 }
 
 impl Matrix {
@@ -105,9 +139,21 @@ impl Matrix {
         blocks * left * wide.rows * BLOCK_OUTPUTS <= scratch.sums.len()
     }
 
-    /// Slices of 128 outputs x `width` rows that a product of so many rows has.
+    /// Tiles of 128 outputs x `width` rows that a product of so many rows has.
+    pub(super) fn tiles(&self, width: usize, rows: usize) -> usize {
+        rows.div_ceil(width) * self.outputs.div_ceil(BLOCK_OUTPUTS)
+    }
+
+    /// Their slices.
     pub(super) fn jobs(&self, width: usize, rows: usize) -> usize {
-        rows.div_ceil(width) * self.outputs.div_ceil(BLOCK_OUTPUTS) * self.slices
+        self.tiles(width, rows) * self.slices
+    }
+
+    /// Whether so many blocks can add up all slices of a tile. Each pair makes one.
+    pub(super) fn can_add_all(&self, scratch: &Scratch, parts: usize, rows: usize) -> bool {
+        let pairs = self.slices == PAIR_SLICES
+            && parts * self.tiles(ALL_ROWS, rows) <= scratch.multiprocessors;
+        scratch.hopper && (parts == 1 || pairs)
     }
 
     /// Whether there is a place for what blocks of so many rows leave.
@@ -125,7 +171,9 @@ impl Matrix {
         let wides =
             wides.filter(|it| self.can(scratch, *it, rows)).map(|it| (it.rows, Path::Wide(it)));
         let broads = BROAD.into_iter().filter(|it| self.can_broad(scratch, *it, rows));
-        wides.chain(broads.map(|it| (it, Path::Broad(it)))).collect()
+        let all = [(1, Path::All), (2, Path::Pair)].into_iter();
+        let all = all.filter(|it| self.can_add_all(scratch, it.0, rows)).map(|it| (ALL_ROWS, it.1));
+        wides.chain(broads.map(|it| (it, Path::Broad(it)))).chain(all).collect()
     }
 
     /// The path that is fastest for a number of rows.
@@ -146,16 +194,30 @@ impl Matrix {
             let is_cut = 1 < self.slices && count < scratch.multiprocessors * 2 / 3;
             return if is_cut { Path::Cut(width) } else { Path::Whole(width) };
         }
-        match self.broad(scratch, rows) {
-            Some(width) => Path::Broad(width),
-            None => Path::Wide(self.wide(scratch, rows)),
+        if let Some(width) = self.broad(scratch, rows) {
+            return Path::Broad(width);
         }
+        self.add_all(scratch, rows).unwrap_or_else(|| Path::Wide(self.wide(scratch, rows)))
+    }
+
+    /// Blocks that add up all slices, where they are better than those of 128 rows: in pairs for
+    /// long sums, alone where they take fewer turns.
+    fn add_all(&self, scratch: &Scratch, rows: usize) -> Option<Path> {
+        let units = self.inputs / UNIT;
+        if rows <= ALL_ROWS / 2 || units < self.slices * KEPT_UNITS {
+            return None;
+        }
+        if PAIR_UNITS <= units && self.can_add_all(scratch, 2, rows) {
+            return Some(Path::Pair);
+        }
+        let turns = |width| self.tiles(width, rows).div_ceil(scratch.multiprocessors);
+        (turns(ALL_ROWS) < turns(ALL_ROWS / 2)).then_some(Path::All)
     }
 
     /// Rows of the broad blocks, where those are better: for whole sums, and for slices as long as
     /// each has a multiprocessor of its own.
     fn broad(&self, scratch: &Scratch, rows: usize) -> Option<usize> {
-        let width = if rows <= BROAD[0] { BROAD[0] } else { BROAD[1] };
+        let width = broad_width(rows);
         let each_at_once = self.jobs(width, rows) <= scratch.multiprocessors;
         let fits = self.slices == 1 || each_at_once && self.can_broad(scratch, width, rows);
         let wide = match self.format {

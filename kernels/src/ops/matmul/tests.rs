@@ -10,6 +10,14 @@ fn gates_and_ups_alternate_by_eight() {
 }
 
 #[test]
+fn broad_blocks_leave_few_rows_empty() {
+    let of = |rows| path::broad_width(rows);
+    assert_eq!([65, 128].map(of), [128; 2]);
+    assert_eq!([129, 192, 257, 384].map(of), [192; 4]);
+    assert_eq!([193, 256, 385, 513, 4096].map(of), [256; 5]);
+}
+
+#[test]
 fn small_matrices_are_cut_into_more_slices() {
     assert_eq!(slices(49_152, 576), 1);
     assert_eq!(slices(28_672, 4096), 1);
