@@ -30,7 +30,7 @@ struct Sized {
 struct Layers {
   Attend attend;           // of the first layer
   const Layer* layers;
-  u32* counts;             // layers that each block has made so far: its marks
+  u32* counts;             // layers that each block has made so far, or all: their marks
   uint4* inputs[KINDS];    // of each matrix, (unit, step, lane of `mma`): word, mark, word, mark
   uint2* qkv;              // (rows, outputs): value, mark
   uint2* sums;             // of layers_small: (o or down, turn, slice, row, hidden): value, mark

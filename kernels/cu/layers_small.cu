@@ -7,7 +7,7 @@
 // and ups that this slice reads, and the slice. Within a cluster results are sent to shared memory,
 // and arrive at a barrier there. Sums of slices go from cluster to cluster as words with marks (see
 // layers.cu), two times a layer, and each cluster adds them up, in order, to a stream of its own,
-// an eighth of which each block has in registers. The chunks of a text go to as many blocks of the
+// an eighth of which each block has in registers and shared memory. The chunks of a text go to as many blocks of the
 // cluster as there are for it; the first of them merges. Of two texts and more half of them go to a
 // second team, if the card has room for it: another cluster for each kv head.
 //
@@ -294,7 +294,8 @@ DEV void layers_small_all(const Layers& p) {
     add_slices(stream, own, OF_O, here.mark, hub, p);
     if (!hub.seat.is_kv) feed_forward(hub, stream, own, index, here, p);
   }
-  // Whoever has rows has read it: this block needed what was made of them.
+  // Whoever has rows has read it: this block needed what was made of them, since the first text has
+  // rows if any has.
   if (blockIdx.x == 0 && threadIdx.x == 0) *p.counts = hub.made + p.layer_count;
   // No block leaves while another may send it something.
   cluster_sync();

@@ -97,10 +97,12 @@ DEV void add_places(float2& stream, const Own& own, const uint2* from, u32 mark,
 DEV void add_slices(float2& stream, const Own& own, Product of, u32 mark, Hub& hub,
                     const Layers& p) {
   static_assert(OWN_EACH == 2, "one in a register, one in the hub");
-  if (!__any_sync(FULL, own.at(0).is_there())) return;
+  // Rows may be missing between others: a warp may have second places and no first ones.
+  const bool has_first = __any_sync(FULL, own.at(0).is_there());
+  const bool has_second = __any_sync(FULL, own.at(1).is_there());
   const uint2* from = sums_of(p, of, mark) + hub.first_row * (p.matrices[O].tiles * 16);
-  if (__any_sync(FULL, own.at(1).is_there())) add_places<2>(stream, own, from, mark, hub, p);
-  else add_places<1>(stream, own, from, mark, hub, p);
+  if (has_second) add_places<2>(stream, own, from, mark, hub, p);
+  else if (has_first) add_places<1>(stream, own, from, mark, hub, p);
 }
 
 // The stream, rounded, to all blocks of the cluster.
@@ -110,14 +112,12 @@ DEV void send_stream(const float2& stream, const Own& own, Hub& hub) {
     const Place place = own.at(k);
     if (!place.is_there()) continue;
     const float2 at = k == 0 ? stream : second_of(hub);
-    send_to_all(word_of(hub.x, place.row(), place.column()),
-                pack_bf16(at.x, at.y), &hub.x_there);
+    send_to_all(word_of(hub.x, place.row(), place.column()), pack_bf16(at.x, at.y), &hub.x_there);
   }
 }
 
 // The stream that enters the kernel, and what leaves it.
-DEV void enter_stream(float2& stream, const Own& own, Hub& hub,
-                      const Layers& p) {
+DEV void enter_stream(float2& stream, const Own& own, Hub& hub, const Layers& p) {
 #pragma unroll
   for (int k = 0; k < OWN_EACH; ++k) {
     const Place place = own.at(k);

@@ -11,18 +11,24 @@ use crate::timing::shapes::{SHAPES, Shape};
 
 /// Layers of each model.
 const LAYERS: usize = 3;
-/// Sequences, those that exist, rows of each.
-const STEPS: &[(usize, usize, usize)] = &[
-    (1, 1, 1),
-    (2, 2, 1),
-    (3, 3, 1),
-    (8, 8, 1),
-    (4, 3, 1),
-    (1, 1, 4),
-    (2, 2, 4),
-    (2, 1, 4),
-    (1, 1, 7),
-    (1, 1, 8),
+/// Sequences and places for rows of each, and how many of these are rows of those that exist.
+const STEPS: &[((usize, usize), &[usize])] = &[
+    ((1, 1), &[1]),
+    ((2, 1), &[1; 2]),
+    ((3, 1), &[1; 3]),
+    ((8, 1), &[1; 8]),
+    ((8, 1), &[1; 5]),
+    ((4, 1), &[1; 3]),
+    ((1, 4), &[4]),
+    ((2, 4), &[4; 2]),
+    ((2, 4), &[4]),
+    ((2, 4), &[1, 4]),
+    ((2, 4), &[3, 2]),
+    ((4, 2), &[2; 4]),
+    ((4, 2), &[1, 2, 2, 2]),
+    ((4, 2), &[1, 1, 1, 2]),
+    ((1, 7), &[7]),
+    ((1, 8), &[8]),
 ];
 
 /// A small model with everything that a layer may have.
@@ -74,13 +80,20 @@ fn steps(
     let mut model = build(device, &shape, Format::Bf16, (64, 8), context)?;
     // Keys and values of what comes before.
     for end in (8..context).step_by(8) {
-        let mut step = lay_within(device, (8, 8), 8, (end, context))?;
+        let mut step = lay_within(device, (8, 8), &[8; 8], (end, context))?;
         model.begin(device, &mut step, 8, 8)?;
         model.apart(device, &step, 8, 8, |_| true)?;
     }
-    for &of in STEPS {
-        if model.takes(of.0, of.2) {
-            case(device, report, &mut model, (&shape, context), of)?;
+    for of @ &((batch, q), _) in STEPS {
+        if model.takes(batch, q) {
+            case(device, report, &mut model, (shape.name, context), of)?;
+        }
+    }
+    if model.in_one_team() {
+        let name = format!("{} in one team", shape.name);
+        let takes = |it: &&((usize, usize), _)| 1 < it.0.0;
+        for of in STEPS.iter().filter(takes) {
+            case(device, report, &mut model, (&name, context), of)?;
         }
     }
     Ok(())
@@ -90,11 +103,13 @@ fn case(
     device: &Device,
     report: &mut Report,
     model: &mut Model,
-    (shape, context): (&Shape, usize),
-    (batch, there, q): (usize, usize, usize),
+    (name, context): (&str, usize),
+    &((batch, q), there): &((usize, usize), &[usize]),
 ) -> Result<(), DeviceError> {
-    let mut step = lay_within(device, (batch, there), q, (context - 1, context))?;
-    let name = format!("at once, {}, context {context}, {there} of {batch} x {q}", shape.name);
+    let mut step = lay_within(device, (batch, q), there, (context - 1, context))?;
+    let name = format!("at once, {name}, context {context}, {there:?} of {batch} x {q}");
+    let hidden = model.hidden();
+    let is_row = |at: usize| there.get(at / q).is_some_and(|rows| at % q < *rows);
     let poisoned = poison(model.captured.len());
     let mut run = |at_once: &[usize]| -> Result<_, DeviceError> {
         device.write(&mut model.captured, 0, &poisoned)?;
@@ -105,12 +120,14 @@ fn case(
         if at_once.is_empty() {
             model.apart(device, &step, batch, q, |_| true)?;
         }
-        let stream = device.read(&model.stream, 0..there * q * shape.hidden)?;
-        let rounded = device.read(&model.x, 0..8 * shape.hidden)?;
-        let captured = device.read(&model.captured, 0..8 * CAPTURED.len() * shape.hidden)?;
-        // Of the blocks of 8 rows the rows that exist.
+        let stream = device.read(&model.stream, 0..batch * q * hidden)?;
+        let rounded = device.read(&model.x, 0..8 * hidden)?;
+        let captured = device.read(&model.captured, 0..8 * CAPTURED.len() * hidden)?;
+        // The rows that exist; of the others nobody needs anything.
+        let rows = stream.chunks_exact(hidden).enumerate().filter(|(at, _)| is_row(*at));
+        let stream: Vec<f32> = rows.flat_map(|it| it.1.to_vec()).collect();
         let there = |it: Vec<_>| -> Vec<u16> {
-            let rows = it.chunks_exact(8).enumerate().filter(|(at, _)| at % 8 < there * q);
+            let rows = it.chunks_exact(8).enumerate().filter(|(at, _)| is_row(at % 8));
             rows.flat_map(|(_, row)| row.iter().map(|it: &kernels::ops::bf16| it.to_bits()))
                 .collect()
         };

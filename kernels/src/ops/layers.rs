@@ -246,6 +246,15 @@ impl Layers {
         }))
     }
 
+    /// From now on as on a card with room for one cluster a kv head only: for comparisons. Returns
+    /// whether there were more.
+    pub fn in_one_team(&mut self) -> bool {
+        let one = Way::Clusters { teams: 1 };
+        let had_more = self.way != Way::Shared && self.way != one;
+        self.way = if had_more { one } else { self.way };
+        had_more
+    }
+
     /// Tiles of packed rows (row, query head) of a sequence.
     fn tiles_max(&self) -> usize {
         if self.way == Way::Shared { TILES_MAX } else { 1 }
@@ -324,7 +333,7 @@ impl Layers {
     }
 
     /// Takes the rows through `layers` layers, from that of `attention` on; `rows_each` of one
-    /// sequence at most.
+    /// sequence at most. The first sequence has rows if any has.
     pub fn run(
         &mut self,
         device: &Device,

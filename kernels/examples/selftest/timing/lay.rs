@@ -11,14 +11,16 @@ pub(crate) fn lay(
     q: usize,
     end: usize,
 ) -> Result<Step, DeviceError> {
-    lay_within(device, (batch, there), q, (end, end))
+    lay_within(device, (batch, q), &vec![q; there], (end, end))
 }
 
-/// [`lay`], in pages of texts of up to `context` tokens.
+/// A step of `batch` sequences with places for `q` rows each that end at `end`; of those that exist
+/// `there` says how many of these rows they have, from the first on; in pages of texts of up to
+/// `context` tokens.
 pub(crate) fn lay_within(
     device: &Device,
-    (batch, there): (usize, usize),
-    q: usize,
+    (batch, q): (usize, usize),
+    there: &[usize],
     (end, context): (usize, usize),
 ) -> Result<Step, DeviceError> {
     let pages_max = (context + 64) / 16;
@@ -36,16 +38,16 @@ pub(crate) fn lay_within(
     let mut words = StepWords::default();
     words.clear();
     let few = |it: usize| u32::try_from(it).expect("few");
-    for lane in 0..there {
+    for (lane, &rows) in there.iter().enumerate() {
         for place in 0..pages_max {
             words.patch(few(lane), few(place), few(lane * pages_max + place));
         }
-        let tokens: Vec<u32> = (0..q).map(|it| few((lane * 31 + end + it) % 500)).collect();
+        let tokens: Vec<u32> = (0..rows).map(|it| few((lane * 31 + end + it) % 500)).collect();
         let entry = Entry {
             lane: few(lane),
             start: few(end - q),
             fed: 1,
-            drafts: few(q - 1),
+            drafts: few(rows - 1),
             flags: CHOOSES,
             ..Entry::default()
         };

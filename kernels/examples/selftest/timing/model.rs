@@ -66,7 +66,7 @@ pub(crate) fn time_at_once(device: &Device, shape: &Shape) -> Result<(), DeviceE
         (LONG, (1, 1)),
         (LONG, (4, 1)),
     ]) {
-        let mut step = lay_within(device, (batch, batch), q, (context, LONG))?;
+        let mut step = lay_within(device, (batch, q), &vec![q; batch], (context, LONG))?;
         let mut line = format!("context {context}, batch {batch} x {q}:");
         for what in [All, AtOnce, All, AtOnce] {
             if what == AtOnce && !model.takes(batch, q) {
@@ -271,6 +271,15 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn hidden(&self) -> usize {
+        self.shape.hidden
+    }
+
+    /// See [`Layers::in_one_team`]; whether there were more.
+    pub(crate) fn in_one_team(&mut self) -> bool {
+        self.at_once.as_mut().is_some_and(Layers::in_one_team)
     }
 
     pub(crate) fn takes(&self, batch: usize, q: usize) -> bool {
