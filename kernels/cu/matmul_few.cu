@@ -206,6 +206,7 @@ KERNEL __launch_bounds__(256, 2) matmul_few32dense_residual(const Matmul p) {
 }
 // Few warps with much to do each: more weights are under way.
 FEW(8deep, 1, 1, 1, 4, residual, false, RESIDUAL)
+FEW(8deep, 1, 1, 1, 4, norm_gated, true, GATED)
 FP8(8deep, 2, 1, 1, 4, 2, plain, false, PLAIN)
 FP8(8deep, 2, 1, 1, 4, 2, norm_plain, true, PLAIN)
 FP8(8deep, 2, 1, 1, 4, 2, norm_gated, true, GATED)

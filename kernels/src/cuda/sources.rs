@@ -99,6 +99,7 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_few64_norm_gated",
         "matmul_few64x2_norm_gated",
         "matmul_few8_residual",
+        "matmul_few8deep_norm_gated",
         "matmul_few8deep_residual",
         "matmul_few16_residual",
         "matmul_few16x2_residual",

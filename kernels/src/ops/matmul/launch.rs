@@ -68,6 +68,8 @@ impl Matrix {
         // More weights under way make up for few warps, where each has enough to do.
         let deep_units = match (end, is_fp8) {
             ("residual", _) => DEEP_UNITS,
+            // Where they would leave no room for a second block, only if there is none.
+            ("gated", false) if singles <= scratch.multiprocessors => DEEP_UNITS,
             (_, true) => DEEP_UNITS_FP8,
             (_, false) => usize::MAX,
         };
