@@ -7,9 +7,9 @@
 // and ups that this slice reads, and the slice. Within a cluster results are sent to shared memory,
 // and arrive at a barrier there. Sums of slices go from cluster to cluster as words with marks (see
 // layers.cu), two times a layer, and each cluster adds them up, in order, to a stream of its own,
-// an eighth of which each block has in registers and shared memory. The chunks of a text go to as many blocks of the
-// cluster as there are for it; the first of them merges. Of two texts and more half of them go to a
-// second team, if the card has room for it: another cluster for each kv head.
+// an eighth of which each block has in registers and shared memory. The chunks of a text go to as
+// many blocks of the cluster as there are for it; the first of them merges. Of two texts and more
+// half of them go to a second team, if the card has room for it: another cluster for each kv head.
 //
 // The sums are those of `matmul_few` and `attend_chunk`, in the same order: the bits are equal. No
 // place is written again before all have read it: who writes needs what was made of it by all (the
