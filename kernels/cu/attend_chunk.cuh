@@ -79,9 +79,8 @@ DEV void score(float (&scores)[TILES][4][4], Shared<HEAD, TILES>& s, int key0, c
 }
 
 // Scores to weights in shared memory, relative to the largest score up to their tile.
-template <int HEAD, int TILES>
-DEV void weigh(const float (&scores)[TILES][4][4], Shared<HEAD, TILES>& s, const Attend& p,
-               int halves = 2) {
+template <int TILES, class Memory>
+DEV void weigh(const float (&scores)[TILES][4][4], Memory& s, const Attend& p, int halves = 2) {
   const int lane = thread() % WARP, warp = thread() / WARP;
 #pragma unroll
   for (int tile = 0; tile < TILES; ++tile)
@@ -106,9 +105,9 @@ DEV void weigh(const float (&scores)[TILES][4][4], Shared<HEAD, TILES>& s, const
 }
 
 // Brings the part so far to the largest score up to and with a tile.
-template <int HEAD, int TILES>
-DEV void raise_to_tile(Part<HEAD, TILES, WARPS>& part, const Shared<HEAD, TILES>& s, int at,
-                       const Attend& p, int halves = 2) {
+template <int HEAD, int TILES, class Memory>
+DEV void raise_to_tile(Part<HEAD, TILES, WARPS>& part, const Memory& s, int at, const Attend& p,
+                       int halves = 2) {
 #pragma unroll
   for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll

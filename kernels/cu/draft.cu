@@ -1,8 +1,8 @@
 // The draft layer's own steps: its input, its guess, and the hidden states it will start from.
 //
 // A row's input is [norm(embedding of its token); norm(hidden state of the token before)].
-#include "collective.cuh"
 #include "rows.cuh"
+#include "together.cuh"
 
 struct DraftInput {
   const u32* table;       // embeddings, in tiles
@@ -31,50 +31,84 @@ DEV float2 embedding(const DraftInput& p, u32 token, int pair) {
   return make_float2(low_bf16(both), high_bf16(both));
 }
 
+#define THREADS 256
+#define AT_ONCE 8   // loads of a thread under way, of each kind
+
 // grid: rows; block: 256.
 KERNEL draft_input(const DraftInput p) {
-  __shared__ float partial[8];
+  __shared__ float partial[THREADS / WARP];
   wait_for_previous();
   let_next_start();
   const size_t row = blockIdx.x, at = row * p.hidden;
-  const int block_rows = block_rows_of(gridDim.x);
+  const int block_rows = block_rows_of(gridDim.x), pairs = p.hidden / 2;
   const u32 token = p.tokens[row];
   const float* state = p.sources == 0 ? p.stream + at : state_of(p, p.sources[row]);
+  float2 tokens[AT_ONCE], states[AT_ONCE], token_norms[AT_ONCE], state_norms[AT_ONCE];
+  auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int pair = first + i * THREADS;
+      tokens[i] = states[i] = make_float2(0.0f, 0.0f);
+      if (pairs <= pair) continue;
+      tokens[i] = embedding(p, token, pair);
+      if (state != 0) states[i] = ((const float2*)state)[pair];
+      token_norms[i] = ((const float2*)p.token_norm)[pair];
+      state_norms[i] = ((const float2*)p.state_norm)[pair];
+    }
+  };
   float token_squares = 0.0f, state_squares = 0.0f;
-  for (int pair = threadIdx.x; pair < p.hidden / 2; pair += blockDim.x) {
-    float2 e = embedding(p, token, pair);
-    token_squares += e.x * e.x + e.y * e.y;
-    float2 g = state == 0 ? make_float2(0.0f, 0.0f) : ((const float2*)state)[pair];
-    state_squares += g.x * g.x + g.y * g.y;
+  for (int first = threadIdx.x; first < pairs; first += THREADS * AT_ONCE) {
+    load(first);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      token_squares += tokens[i].x * tokens[i].x + tokens[i].y * tokens[i].y;
+      state_squares += states[i].x * states[i].x + states[i].y * states[i].y;
+    }
   }
-  float token_scale = rsqrtf(block_sum(token_squares, partial) / p.hidden + p.eps);
-  float state_scale = rsqrtf(block_sum(state_squares, partial) / p.hidden + p.eps);
-  for (int pair = threadIdx.x; pair < p.hidden / 2; pair += blockDim.x) {
-    float2 e = embedding(p, token, pair);
-    float2 e_norm = ((const float2*)p.token_norm)[pair];
-    *(u32*)(p.out + block_place(row, pair * 2, block_rows)) =
-        pack_bf16(e.x * token_scale * e_norm.x, e.y * token_scale * e_norm.y);
-    float2 g = state == 0 ? make_float2(0.0f, 0.0f) : ((const float2*)state)[pair];
-    float2 g_norm = ((const float2*)p.state_norm)[pair];
-    float2 normed = make_float2(g.x * state_scale * g_norm.x, g.y * state_scale * g_norm.y);
-    *(u32*)(p.out + block_place(row, p.hidden + pair * 2, block_rows)) =
-        pack_bf16(normed.x, normed.y);
-    ((float2*)(p.stream + at))[pair] = p.keep_normed ? normed : g;
+  const float token_scale = rsqrtf(block_sum(token_squares, partial) / p.hidden + p.eps);
+  const float state_scale = rsqrtf(block_sum(state_squares, partial) / p.hidden + p.eps);
+  for (int first = threadIdx.x; first < pairs; first += THREADS * AT_ONCE) {
+    if (THREADS * AT_ONCE < pairs) load(first);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int pair = first + i * THREADS;
+      if (pairs <= pair) break;
+      const float2 e = tokens[i], e_norm = token_norms[i], g = states[i], g_norm = state_norms[i];
+      *(u32*)(p.out + block_place(row, pair * 2, block_rows)) =
+          pack_bf16(e.x * token_scale * e_norm.x, e.y * token_scale * e_norm.y);
+      const float2 normed =
+          make_float2(g.x * state_scale * g_norm.x, g.y * state_scale * g_norm.y);
+      *(u32*)(p.out + block_place(row, p.hidden + pair * 2, block_rows)) =
+          pack_bf16(normed.x, normed.y);
+      ((float2*)(p.stream + at))[pair] = p.keep_normed ? normed : g;
+    }
   }
 }
 
+// Where an entry's guess goes. All of it was there before the kernel before began.
+struct Place {
+  i32 chain_position;   // negative: it guesses nothing
+  u32 row;
+  u32 page_slot;
+  bool is_last;
+
+  MEMBER Place(const Step& p, u32 index, int depth) : chain_position(p.chain_positions[index]) {
+    if (chain_position < 0) return;
+    const Entry entry = p.entries[index];
+    row = entry.row + entry.fed + depth, is_last = entry.held <= depth + 1;
+    const u32 position = p.positions[row];
+    const u32 page = p.pages[(size_t)entry.lane * p.pages_max + position / PAGE];
+    page_slot = page * PAGE + position % PAGE;
+  }
+};
+
 // The likeliest entry of the draft vocabulary, as a token of the target's; the lowest of equals.
-// It becomes draft `depth` of the entry and the next row of its chain.
-DEV void take_guess(const Step& p, u32 index, u32 token, int depth) {
-  const Entry entry = p.entries[index];
-  const u32 guess = entry.row + entry.fed + depth;
-  p.tokens[guess] = token;
-  const u32 position = p.positions[guess];
-  const u32 page = p.pages[(size_t)entry.lane * p.pages_max + position / PAGE];
-  p.page_tokens[page * PAGE + position % PAGE] = token;
+// It becomes a draft of the entry and the next row of its chain.
+DEV void take_guess(const Step& p, u32 index, const Place& place, u32 token) {
+  p.tokens[place.row] = token;
+  p.page_tokens[place.page_slot] = token;
   p.chain_tokens[index] = token;
-  if (depth + 1 < entry.held) ++p.chain_positions[index];
-  else p.chain_positions[index] = -1;
+  p.chain_positions[index] = place.is_last ? -1 : place.chain_position + 1;
 }
 
 struct Largest {
@@ -89,25 +123,32 @@ DEV Found find_largest(const float* row, u32 count, Largest& s) {
   return best;
 }
 
-// grid: entries; block: 512.
+// grid: (blocks of a cluster, entries); block: 512.
 KERNEL draft_guess(const Step p, const float* logits, const u32* target_ids, int vocab, int depth) {
   __shared__ Largest s;
+  __shared__ Told told;
+  const u32 index = blockIdx.y;
+  const Place place(p, index, depth);
+  meet_cluster();
   wait_for_previous();
   let_next_start();
-  const u32 index = blockIdx.x;
-  if (p.chain_positions[index] < 0) return;
-  const Found best = find_largest(logits + (size_t)index * vocab, vocab, s);
-  if (threadIdx.x != 0) return;
-  take_guess(p, index, target_ids[best.at == NONE ? 0 : best.at], depth);
+  if (place.chain_position < 0) return;
+  const Slice slice(vocab);
+  Found best = find_largest(logits + (size_t)index * vocab + slice.first, slice.count, s);
+  if (best.at != NONE) best.at += slice.first;
+  best = largest_of_cluster(told, best);
+  if (threadIdx.x != 0 || cluster_rank() != 0) return;
+  take_guess(p, index, place, target_ids[best.at == NONE ? 0 : best.at]);
 }
 
-// The same from slices, one of each rank.
+// The same from slices, one of each rank. grid: entries; block: 512.
 KERNEL draft_guess_slices(const Step p, const Collective c, const u32* target_ids, int depth) {
   __shared__ Largest s;
   wait_for_previous();
   let_next_start();
   const u32 index = blockIdx.x;
-  if (p.chain_positions[index] < 0) return;
+  const Place place(p, index, depth);
+  if (place.chain_position < 0) return;
   u32* count = choosing_count(c);
   const u32 mark = *count + 1, first = c.starts[c.rank];
   Found best = find_largest(slice_row(c, c.rank, index), c.starts[c.rank + 1] - first, s);
@@ -115,7 +156,7 @@ KERNEL draft_guess_slices(const Step p, const Collective c, const u32* target_id
   tell(c, index * 2, mark, best);
   if (threadIdx.x != 0) return;
   best = largest_told(c, index * 2, mark);
-  take_guess(p, index, target_ids[best.at == NONE ? 0 : best.at], depth);
+  take_guess(p, index, place, target_ids[best.at == NONE ? 0 : best.at]);
   *count = mark;
 }
 
@@ -167,8 +208,19 @@ KERNEL gather_deferred(const Deferred d, bf16* out) {
 DEV void keep_state(const Step& p, u32 lane, u32 position, const float* state, float* by_page,
                     int hidden) {
   const u32 page = p.pages[(size_t)lane * p.pages_max + position / PAGE];
-  for (int i = threadIdx.x; i < hidden / 4; i += blockDim.x) {
-    ((float4*)(by_page + (size_t)page * hidden))[i] = ((const float4*)state)[i];
+  float4* to = (float4*)(by_page + (size_t)page * hidden);
+  for (int first = threadIdx.x; first < hidden / 4; first += blockDim.x * AT_ONCE) {
+    float4 some[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int at = first + i * blockDim.x;
+      if (at < hidden / 4) some[i] = ((const float4*)state)[at];
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int at = first + i * blockDim.x;
+      if (at < hidden / 4) to[at] = some[i];
+    }
   }
 }
 

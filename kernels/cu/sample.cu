@@ -6,15 +6,41 @@
 // (logit / temperature + noise), the lowest of equals. Masses are summed as integers, multiples of
 // 2^-32, so that no sum depends on an order.
 #include "choose.cuh"
+#include "together.cuh"
 
-// grid: choosers; block: 512; shared: a bit for each token.
+// From a plain row, of which each block of the cluster looks at a slice.
+DEV void choose_together(const Sample& p, const Chooser& it, Told (&told)[2], Scratch& s) {
+  const Slice slice(p.vocab);
+  Row row = {p.logits + (size_t)it.number * p.vocab + slice.first, (int)slice.count};
+  Found own;
+  find_largest(row, own.value, own.at, s);
+  if (own.at != NONE) own.at += slice.first;
+  const Found likeliest = largest_of_cluster(told[0], own);
+  const bool is_empty = likeliest.value == NEGATIVE_INFINITY;
+  u32 chosen = likeliest.at;
+  if (!is_empty && it.draws()) {
+    row.most = likeliest.value, row.temperature = it.wish.temperature;
+    const u64 key = noise_key(it.wish, it.position);
+    own = loudest(row, slice.first, any_that_can_win(row), NEGATIVE_INFINITY, key, chosen, s);
+    chosen = largest_of_cluster(told[1], own).at;
+  }
+  if (threadIdx.x == 0 && cluster_rank() == 0) p.choices[it.number] = is_empty ? 0 : chosen;
+}
+
+// grid: (blocks of a cluster, choosers); block: 512; shared: a bit for each token. The first block
+// alone takes a row that is not plain.
 KERNEL __launch_bounds__(THREADS, 1) sample(const Sample p) {
   __shared__ Scratch s;
+  __shared__ Told told[2];
   extern __shared__ u32 seen[];
+  meet_cluster();
   wait_for_previous();
   let_next_start();
-  const u32 row = p.step.chooser_rows[blockIdx.x];
-  if (exists(p, row)) choose(p, Chooser(p, blockIdx.x, row), seen, s);
+  const u32 row = p.step.chooser_rows[blockIdx.y];
+  if (!exists(p, row)) return;
+  const Chooser it(p, blockIdx.y, row);
+  if (it.is_plain()) choose_together(p, it, told, s);
+  else if (cluster_rank() == 0) choose(p, it, seen, s);
 }
 
 // ---- from slices, one of each rank

@@ -10,6 +10,8 @@ pub mod rope;
 pub mod rows;
 pub mod sample;
 
+use crate::cuda::Device;
+
 /// Columns of a block of activations.
 const BLOCK_COLUMNS: usize = 64;
 
@@ -27,6 +29,18 @@ pub fn block_place(row: usize, column: usize, rows: usize) -> usize {
 /// Values of a matrix of blocks: rows and columns are rounded up to whole ones.
 pub fn block_values(rows: usize, columns: usize) -> usize {
     rows.next_multiple_of(8) * columns.next_multiple_of(BLOCK_COLUMNS)
+}
+
+/// Blocks of a cluster, at most: `BLOCKS_MAX` in `cu/together.cuh`.
+const TOGETHER_MAX: usize = 8;
+
+/// Blocks that look at a row together where there are so many rows: a power of two, so many that
+/// all have a multiprocessor of half the card, since clusters do not fill it. Without clusters one.
+fn blocks_together(device: &Device, rows: usize) -> u32 {
+    let facts = device.facts();
+    let share = facts.multiprocessors as usize / 2 / rows.max(1);
+    let blocks = if facts.is_hopper() { share.clamp(1, TOGETHER_MAX) } else { 1 };
+    1 << blocks.ilog2()
 }
 
 fn whole(count: usize) -> u32 {

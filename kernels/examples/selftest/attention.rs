@@ -2,7 +2,7 @@
 
 use kernels::cuda::{Buffer, Device, DeviceError};
 use kernels::ops::attend::{
-    Attention, FewBy, ManyBy, Scratch, Table, blocks_of_rows, cpu, is_for_ring,
+    Attention, FewBy, ManyBy, Scratch, Table, blocks_of_rows, cpu, is_for_bulk, is_for_ring,
 };
 use kernels::ops::rope::{self, HeadNorms, Pages, Places, Rotation, Turns, cpu_turn};
 use kernels::ops::rows::{Entry, Extent, Lists, Step, StepSizes, StepWords, Wish};
@@ -142,10 +142,12 @@ fn run(device: &Device, report: &mut Report, case: &Case) -> Result<(), DeviceEr
 
 /// Kernels for so many rows of each sequence, and the blocks that share one.
 fn ways(device: &Device, rows: usize, case: &Case) -> impl Iterator<Item = (FewBy, usize)> {
-    let takes = is_for_ring(rows, case.heads / case.kv_heads);
-    let ring = (device.facts().is_hopper() && takes).then_some((FewBy::Ring, 1));
+    let (is_hopper, group) = (device.facts().is_hopper(), case.heads / case.kv_heads);
+    let ring = (is_hopper && is_for_ring(rows, group)).then_some((FewBy::Ring, 1));
+    let takes = is_for_bulk(device, rows, group, case.dim);
+    let bulk = [1, 2, 7].into_iter().filter(move |_| takes);
     let others = [1, 2, 7].into_iter().flat_map(|it| [(FewBy::Tile, it), (FewBy::Chunk, it)]);
-    others.chain(ring)
+    others.chain(ring).chain(bulk.map(|it| (FewBy::Bulk, it)))
 }
 
 /// Leaves in the pages what was there before the step, and what is not a number elsewhere.

@@ -38,6 +38,15 @@ pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), Device
         let want: Vec<u32> = logits.chunks(VOCAB).map(|row| cpu(row, &wish, 11)).collect();
         report.same(&format!("{name}{equal}"), &got, &want);
     }
+    // Rows of which several blocks look at a slice each, in clusters of every size.
+    for (lanes, temperature) in [1, 12, 20, 40].into_iter().flat_map(|it| [(it, 0.0), (it, 1.0)]) {
+        let mut random = Random::new(22);
+        let logits: Vec<f32> = (0..lanes * VOCAB).map(|_| random.float().round() * 0.25).collect();
+        let wish = wish(temperature);
+        let (got, _) = choose(device, &logits, &vec![wish; lanes], &vec![Lists::default(); lanes])?;
+        let want: Vec<u32> = logits.chunks(VOCAB).map(|row| cpu(row, &wish, 11)).collect();
+        report.same(&format!("{lanes} rows at temperature {temperature}"), &got, &want);
+    }
     adjustments(device, report)
 }
 

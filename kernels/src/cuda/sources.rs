@@ -31,6 +31,7 @@ macro_rules! source {
 }
 
 pub(super) const SOURCES: &[Source] = &[
+    source!("attend_bulk", "attend_bulk_128"),
     source!(
         "attend_chunk",
         "attend_chunk_64_1",
@@ -196,6 +197,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("rope.cuh", include_str!("../../cu/rope.cuh")),
     ("rows.cuh", include_str!("../../cu/rows.cuh")),
     ("sample.cuh", include_str!("../../cu/sample.cuh")),
+    ("together.cuh", include_str!("../../cu/together.cuh")),
     ("wgmma.cuh", include_str!("../../cu/wgmma.cuh")),
 ];
 

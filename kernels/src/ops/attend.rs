@@ -1,6 +1,6 @@
 //! Attention of rows over the pages of their sequences: causal, grouped heads.
 //!
-//! Three kernels for a few rows of each sequence, two for many of one; the result for a row has the
+//! Four kernels for a few rows of each sequence, two for many of one; the result for a row has the
 //! same bits from all, and however the work is cut.
 
 use bytemuck::{Pod, Zeroable};
@@ -27,8 +27,11 @@ const PACKED: usize = 128;
 const PACKED_FEW: usize = 64;
 /// Rows of one sequence that it takes.
 pub const ROWS_FEW: usize = 8;
-/// Packed rows of a sequence that the kernel for many sequences takes.
-const PACKED_RING: usize = 16;
+/// Packed rows of a sequence that the kernels with bulk copies take: one tile of the tensor cores.
+const PACKED_BULK: usize = 16;
+/// Blocks of that for whole chunks on a multiprocessor, and the twin of `SLOTS` in its source.
+const BLOCKS_BULK: usize = 2;
+const SLOTS_BULK: usize = 6;
 /// Warps of its blocks at most: all registers are theirs.
 const WARPS_RING: usize = 8;
 /// The twin of `SLOTS` in `cu/attend_ring.cuh`.
@@ -41,6 +44,8 @@ pub enum FewBy {
     Tile,
     /// A whole chunk in one go: the shortest wait where blocks are few.
     Chunk,
+    /// The same where two blocks share a multiprocessor: see [`is_for_bulk`].
+    Bulk,
     /// A warp for each sequence and kv head, on blocks that stay: for many sequences, on Hopper. It
     /// needs a table.
     Ring,
@@ -95,6 +100,12 @@ pub(super) fn chunk_bytes(dim: usize, tiles: usize) -> usize {
     shared_bytes(CHUNK, CHUNK, 8, dim, tiles)
 }
 
+/// And of `attend_bulk`: `Rooms` in its source.
+fn bulk_bytes(dim: usize) -> usize {
+    let tile = KEYS * dim * size_of::<bf16>() + size_of::<u64>();
+    shared_bytes(0, CHUNK, 8, dim, 1) + SLOTS_BULK * tile
+}
+
 /// Keys and values, queries, own keys and values, weights; a largest score for each warp.
 fn shared_bytes(keys: usize, weights: usize, warps: usize, dim: usize, tiles: usize) -> usize {
     let rows = tiles * 16;
@@ -104,7 +115,7 @@ fn shared_bytes(keys: usize, weights: usize, warps: usize, dim: usize, tiles: us
 
 /// And of each warp of `attend_ring`: `Room` in its source.
 fn ring_bytes(dim: usize, rows_max: usize) -> usize {
-    (SLOTS * KEYS + PACKED_RING + 2 * rows_max) * dim * size_of::<bf16>() + 128
+    (SLOTS * KEYS + PACKED_BULK + 2 * rows_max) * dim * size_of::<bf16>() + 128
 }
 
 /// The twin of `Attend` in `cu/attend.cuh`.
@@ -205,14 +216,17 @@ impl Attention<'_> {
         let dim = self.pages.head_dim;
         let shared_bytes = chunk_bytes(dim, tiles(rows_max * self.group()));
         let facts = device.facts();
+        let multiprocessors = facts.multiprocessors as usize;
         // A multiprocessor has a little more than one block can get, and some of it is not for us.
         let at_once = if 2 * (shared_bytes + 2048) <= facts.shared_bytes_max { 2 } else { 1 };
         let count = blocks * self.pages.kv_heads * self.spans_len;
         let fits = shared_bytes <= facts.shared_bytes_max;
-        let is_few = count <= at_once * facts.multiprocessors as usize;
+        let bulk = is_for_bulk(device, rows_max, self.group(), dim);
+        let is_few = count <= at_once * multiprocessors;
         let by = match self.table {
             Some(_) => FewBy::Ring,
             None if fits && is_few => FewBy::Chunk,
+            None if bulk && count <= BLOCKS_BULK * multiprocessors => FewBy::Bulk,
             None => FewBy::Tile,
         };
         self.few_by(by, device, scratch, step, rows_max, blocks)
@@ -233,8 +247,12 @@ impl Attention<'_> {
         let tiles = tiles(rows_max * group);
         let args = self.cut_args(scratch, step, tiles, blocks);
         let (kernel, threads, shared_bytes) = match by {
-            FewBy::Tile => ("few", 128, tile_bytes(dim, tiles)),
-            FewBy::Chunk => ("chunk", 256, chunk_bytes(dim, tiles)),
+            FewBy::Tile => (format!("few_{dim}_{tiles}"), 128, tile_bytes(dim, tiles)),
+            FewBy::Chunk => (format!("chunk_{dim}_{tiles}"), 256, chunk_bytes(dim, tiles)),
+            FewBy::Bulk => {
+                assert!(is_for_bulk(device, rows_max, group, dim), "what it is made for");
+                (format!("bulk_{dim}"), 256, bulk_bytes(dim))
+            }
             FewBy::Ring => return self.ring(device, args, rows_max),
         };
         let grid = Grid {
@@ -242,7 +260,7 @@ impl Attention<'_> {
             threads,
             shared_bytes: whole(shared_bytes),
         };
-        device.launch(&format!("attend_{kernel}_{dim}_{tiles}"), grid, &[Arg::value(&args)])
+        device.launch(&format!("attend_{kernel}"), grid, &[Arg::value(&args)])
     }
 
     fn ring(&self, device: &Device, args: Args, rows_max: usize) -> Result<(), DeviceError> {
@@ -312,10 +330,17 @@ pub fn is_few(rows: usize, group: usize, head_dim: usize) -> bool {
     rows <= ROWS_FEW && rows * group <= packed_max
 }
 
+/// Whether the kernel of which two blocks share a multiprocessor takes so many rows of each
+/// sequence: the tensor cores' 16, of heads of 128 values, on Hopper.
+pub fn is_for_bulk(device: &Device, rows: usize, group: usize, head_dim: usize) -> bool {
+    let is_few = rows <= ROWS_FEW && rows * group <= PACKED_BULK;
+    device.facts().is_hopper() && is_few && head_dim == 128
+}
+
 /// Whether the kernel for many sequences takes so many rows of each: the tensor cores' 16, and no
 /// more than a slot has room for as they came, with the turns of their positions.
 pub fn is_for_ring(rows: usize, group: usize) -> bool {
-    rows <= ROWS_FEW && rows * group <= PACKED_RING && rows * (group + 3) * 2 < KEYS
+    rows <= ROWS_FEW && rows * group <= PACKED_BULK && rows * (group + 3) * 2 < KEYS
 }
 
 /// Cuts the rows `first..first + rows` of one sequence into blocks for [`Attention::many`].

@@ -6,7 +6,7 @@ use half::bf16;
 use super::matmul::Matrix;
 use super::rows::{Extent, Step};
 use super::sample::Logits;
-use super::{block_values, whole};
+use super::{block_values, blocks_together, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
 /// Hidden states from which rows start: of each page that of the last token that stands in it, f32.
@@ -272,10 +272,12 @@ pub fn guess(
     let args = step.args(extent);
     let (args, target_ids) = (Arg::value(&args), Arg::Address(target_ids.read()));
     let depth = Arg::U32(whole(depth));
-    let grid = Grid::new(whole(extent.entries), 512);
+    let mut grid = Grid::new(whole(extent.entries), 512);
     let Some(mut slices) = slices else {
         let args = [args, Arg::Address(rows.read()), target_ids, Arg::U32(whole(vocab)), depth];
-        return device.launch("draft_guess", grid, &args);
+        let together = blocks_together(device, extent.entries);
+        grid.blocks = (together, whole(extent.entries), 1);
+        return device.launch_clusters("draft_guess", grid, (together, 1, 1), &args);
     };
     let of_ranks = slices.args(extent.entries, vocab);
     let args = [args, Arg::value(&of_ranks), target_ids, depth];

@@ -34,5 +34,5 @@ pub fn launch(
         Arg::U32(whole(hidden)),
         Arg::U32(whole(at)),
     ];
-    device.launch("embed", Grid::new(whole(rows), 128), &args)
+    device.launch("embed", Grid::new(whole(rows), 256), &args)
 }

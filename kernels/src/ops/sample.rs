@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::collective::Slices;
 use super::rows::{Extent, Step, StepArgs, Wish};
-use super::whole;
+use super::{blocks_together, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 use crate::noise::{NOISE_MAX, NOISE_MIN, Noise, exp, gumbel, ln};
 
@@ -79,9 +79,11 @@ pub fn launch(
         padding: 0,
     };
     let shared_bytes = whole(vocab.div_ceil(32) * 4);
-    let grid = Grid { blocks: (whole(extent.choosers), 1, 1), threads: 512, shared_bytes };
+    let mut grid = Grid { blocks: (whole(extent.choosers), 1, 1), threads: 512, shared_bytes };
     let Some(mut slices) = slices else {
-        return device.launch("sample", grid, &[Arg::value(&args)]);
+        let together = blocks_together(device, extent.choosers);
+        grid.blocks = (together, whole(extent.choosers), 1);
+        return device.launch_clusters("sample", grid, (together, 1, 1), &[Arg::value(&args)]);
     };
     let of_ranks = slices.args(extent.choosers, vocab);
     device.launch("sample_slices", grid, &[Arg::value(&args), Arg::value(&of_ranks)])
