@@ -179,10 +179,13 @@ impl Matrix {
     /// The path that is fastest for a number of rows.
     pub fn path(&self, scratch: &Scratch, rows: usize) -> Path {
         let width = rows.next_power_of_two().min(FEW_MAX);
-        let rows_read = self.outputs.div_ceil(TILE) * width + self.outputs;
+        let tiles = self.outputs.div_ceil(TILE);
+        let rows_read = tiles * width + self.outputs;
         let bytes = rows.div_ceil(width) * rows_read * self.inputs * 2;
         let many = scratch.hopper && MANY_OUTPUTS <= self.outputs && self.slices == 1;
-        let is_long = 1 < self.slices && self.outputs <= self.inputs;
+        // Many rows leave a multiprocessor room for one block: a second turn is not worth it.
+        let one_turn = tiles * self.slices / 8 <= scratch.multiprocessors;
+        let is_long = 1 < self.slices && self.outputs <= self.inputs && one_turn;
         let (few, bytes_max) =
             if is_long { (FEW_LONG, FEW_LONG_BYTES_MAX) } else { (FEW, FEW_BYTES_MAX) };
         if rows <= 8 || !many && (rows <= few || bytes <= bytes_max) {
