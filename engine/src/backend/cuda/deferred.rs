@@ -14,7 +14,7 @@ use crate::batch::plan::StepPlan;
 
 const STEPS_MAX: usize = 32;
 /// Beyond these, steps cost so much that what is saved is lost in them.
-const ENTRIES_MAX: usize = 64;
+const ENTRIES_MAX: usize = 128;
 /// Rows that there is room for.
 pub(super) const ROWS_MAX: usize = 1024;
 

@@ -32,7 +32,8 @@ fn shape(entries: usize, rows: usize) -> Recorded {
 fn plain_steps_of_few_sequences_wait() {
     assert_eq!(window(shape(1, 1), 2048), Some(Window { rows: 1, steps: 32 }));
     assert_eq!(window(shape(64, 1), 2048), Some(Window { rows: 64, steps: 16 }));
-    assert_eq!(window(shape(96, 1), 2048), None);
+    assert_eq!(window(shape(96, 1), 2048), Some(Window { rows: 96, steps: 10 }));
+    assert_eq!(window(shape(160, 1), 2048), None);
     assert_eq!(window(shape(1, 4), 2048), None);
     // The rows that wait are at most those of a step.
     assert_eq!(window(shape(32, 1), 96), Some(Window { rows: 32, steps: 3 }));
