@@ -23,9 +23,9 @@ const TILES_MAX: usize = 2;
 /// Units of a warp's first tile of gate and up that are brought to the L2 cache while all wait for
 /// attention.
 const NEAR: u32 = 8;
-/// With what `cu/layers.cu` is faster than separate kernels, measured on an H200, see the notes in
-/// the README: bytes of a layer, size of heads (larger ones leave blocks that attend less room for
-/// weights) and rows of a step. `cu/layers_small.cu` is with all that it takes.
+/// With what `cu/layers.cu` is faster than separate kernels, measured on an H200, see
+/// `notes/layers.md`: bytes of a layer, size of heads (larger ones leave blocks that attend less
+/// room for weights) and rows of a step. `cu/layers_small.cu` is with all that it takes.
 const PAYS_BYTES: Range<usize> = 32 << 20..256 << 20;
 const PAYS_HEAD_DIM: usize = 64;
 const PAYS_ROWS_MAX: usize = 4;

@@ -231,7 +231,7 @@ impl Matrix {
     }
 
     /// The widest blocks that have enough of the card, sums shared as far as all blocks fit it.
-    /// From measurements on an H200, see the notes in the README.
+    /// From measurements on an H200, see `notes/products.md`.
     fn wide(&self, scratch: &Scratch, rows: usize) -> Wide {
         let width = match rows {
             0..=16 => 16,
