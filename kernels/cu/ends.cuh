@@ -124,6 +124,7 @@ template <class FORMAT, int EPILOGUE, int ROWS>
 DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count,
                    float2 channels) {
   const int columns = ROWS / 8, eights = (columns + 7) / 8;
+  // As many as registers leave room for beside the sums.
   const int most = ROWS == 64 ? 4 : ROWS == 256 ? 6 : 8;
   const int ahead = EPILOGUE != RESIDUAL ? 0 : columns < most ? columns : most;
   End<EPILOGUE> end(p, tile, row0, count * 8);
@@ -138,6 +139,7 @@ DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS
     if (column < 0) continue;
     if (min(p.rows - row0, count * 8) <= column * 8) return;
     const float4 sum = scaled<FORMAT>(*(const float4*)&sums[column * 4], channels);
+    // A product that is added to the stream has no norm before it, see `multiply_on`.
     const float2 scale = EPILOGUE == RESIDUAL ? scales[0] : scales_of(scales, column);
     end.store(column, sum, scale, before[column]);
   }

@@ -1,4 +1,4 @@
-// out[r, n] = sum_k weights[n, k] x[r, k], for more rows than `matmul_wide` takes, on Hopper.
+// out[r, n] = sum_k weights[n, k] x[r, k], for more than 32 rows, on Hopper.
 //
 // The same tiles, slices and order. A job is a slice of the sums of 128 outputs x ROWS rows. One
 // block a multiprocessor takes one job after the other: one thread fills stages of shared memory
@@ -22,7 +22,7 @@ template <int COLUMNS> struct Kept {
 template <> struct Kept<0> {};
 
 // Stages of weights, which are free again once they are in registers, and of x. PARTS: how many
-// blocks add up the slices of a tile, 0 if a job is one. They keep most columns here, and some in
+// blocks add up the slices of a tile, 0 if a job is one. They keep KEPT columns here, and MORE in
 // registers.
 template <class FORMAT, int ROWS, int PARTS> struct Shared : Kept<0 < PARTS ? 24 : 0> {
   static const bool HALF = FORMAT::LOADS < STEPS, KEEPS = 0 < PARTS;
@@ -265,7 +265,7 @@ DEV void multiply(Shared<FORMAT, ROWS, PARTS>& s, const Matmul& p) {
     }
     wait_for_previous();
     finish<FORMAT, ROWS>(p, of, job, sums, channels);
-    if (PARTS == 2) return;
+    if (PARTS == 2) return;   // a pair has one job
   }
 }
 
@@ -296,7 +296,7 @@ template <class FORMAT, int ROWS, int PARTS> DEV void matmul_broad(const Matmul&
       // blocks and others none.
       if (p.out != 0 || PARTS == 0 && 1 < p.slices) let_next_start();
     }
-    if (PARTS == 2) cluster_sync();
+    if (PARTS == 2) cluster_sync();   // that of `join_pair`
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(0 < PARTS ? 240 : 232));
     wait_for_x(p);

@@ -11,8 +11,10 @@ const DEEP_UNITS: usize = 32;
 const DEEP_UNITS_FP8: usize = 4;
 /// Bytes of a matrix after which the next kernel would be in the way if it started early.
 const EARLY_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of a matrix up to which blocks may have few rows.
+/// Bytes of a matrix up to which blocks may have few rows; and up to which no turn of blocks is
+/// worth more than what they read at once.
 const NARROW_BYTES_MAX: u64 = 4 << 20;
+const PAIRED_BYTES_MAX: u64 = 16 << 20;
 /// Rows of a block of the kernel that adds up slices.
 const JOIN_ROWS: usize = 32;
 
@@ -63,7 +65,8 @@ impl Matrix {
             8 => false,
             16 if is_fp8 => !norm.is_empty(),
             16 if 2 * scratch.multiprocessors <= singles => true,
-            _ => end == "gated" && !is_fp8 && scratch.multiprocessors < singles,
+            _ if is_fp8 || PAIRED_BYTES_MAX < self.bytes() => false,
+            _ => end == "gated" && scratch.multiprocessors < singles,
         };
         // More weights under way make up for few warps, where each has enough to do.
         let deep_units = match (end, is_fp8) {

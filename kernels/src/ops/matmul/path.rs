@@ -46,7 +46,7 @@ pub(super) const ALL_ROWS: usize = 256;
 /// Slices that a pair of them adds up, and units of a sum from which it pays.
 const PAIR_SLICES: usize = 4;
 const PAIR_UNITS: usize = 128;
-/// Units of a slice from which it pays to keep what a block has so far, away from the tensor cores.
+/// Units of a slice from which adding it to what a block keeps costs less than wider blocks gain.
 const KEPT_UNITS: usize = 8;
 
 /// How the kernel for up to 64 rows, and for long sums in slices, cuts a product into blocks.
@@ -121,6 +121,16 @@ pub(super) fn broad_width(rows: usize) -> usize {
         _ if rows <= NARROWER_ROWS_MAX && fewer => middle,
         _ => high,
     }
+}
+
+/// Whether all slices of 256 rows in one block take less time than blocks of 128 rows, for so many
+/// tiles of either. A turn of theirs takes some 1.65 times as long, half of it where two blocks
+/// share a tile of the last one: see `share_of` in `cu/matmul_broad.cu`.
+pub(super) fn pays_all([wide, narrow]: [usize; 2], multiprocessors: usize) -> bool {
+    let (full, left) = (wide / multiprocessors, wide % multiprocessors);
+    let is_shared = 0 < full && 2 * left <= multiprocessors;
+    let halves = 2 * full + if left == 0 { 0 } else { 2 - usize::from(is_shared) };
+    5 * halves < 6 * narrow.div_ceil(multiprocessors)
 }
 
 impl Matrix {
@@ -213,8 +223,8 @@ impl Matrix {
         if PAIR_UNITS <= units && self.can_add_all(scratch, 2, rows) {
             return Some(Path::Pair);
         }
-        let turns = |width| self.tiles(width, rows).div_ceil(scratch.multiprocessors);
-        (turns(ALL_ROWS) < turns(ALL_ROWS / 2)).then_some(Path::All)
+        let tiles = [ALL_ROWS, ALL_ROWS / 2].map(|width| self.tiles(width, rows));
+        pays_all(tiles, scratch.multiprocessors).then_some(Path::All)
     }
 
     /// Rows of the broad blocks, where those are better: for whole sums, and for slices as long as
