@@ -7,7 +7,7 @@
 #define BLOCKS_MAX 8   // of a cluster
 
 // What the blocks of a cluster told this one.
-struct Told {
+struct __align__(8) Told {
   Found found[BLOCKS_MAX];
 };
 

@@ -50,7 +50,8 @@ fn flops(shape: &Shape, rows: f64, slots: f64) -> f64 {
 fn drive(layout: &Layout, shape: &Shape, rows: usize) -> Result<Drive, Box<dyn Error>> {
     let model = shape.model();
     let rows_max = u32::try_from(rows)?;
-    let options = CudaOptions { rows_max, records: false, ..steps::options(layout, 8192) };
+    let options =
+        CudaOptions { rows_max, records: false, ..steps::options(layout, steps::CONTEXT_MAX) };
     let backend = CudaBackend::dummy(Dummy { model: &model, head: None }, &options)?;
     Ok(Drive::new(backend, 0))
 }

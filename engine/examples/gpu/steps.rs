@@ -13,6 +13,8 @@ use crate::drive::Drive;
 
 const BATCHES: &[u32] = &[1, 8, 32, 64, 128, 256];
 const PROMPT: usize = 128;
+/// Texts could be as long as an engine that is told nothing lets them be, or nearly.
+pub(crate) const CONTEXT_MAX: u32 = 8192;
 const NEW: u32 = 256;
 
 pub(crate) struct Shape {
@@ -158,7 +160,7 @@ pub(crate) fn time(layout: &Layout, wanted: &[&str]) -> Result<(), Box<dyn Error
             [("plain", 0, None), ("K = 0", 0, Some(&head)), ("K = 3", 3, Some(&head))]
         {
             let start = clock::now();
-            let options = options(layout, 400);
+            let options = options(layout, CONTEXT_MAX);
             let mut backend = CudaBackend::dummy(Dummy { model: &model, head }, &options)?;
             let built = clock::now() - start;
             backend.record_all(&[0, depth])?;

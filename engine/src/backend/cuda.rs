@@ -31,7 +31,9 @@ mod send;
 mod shard;
 mod shelf;
 mod sizes;
+mod spans;
 mod target;
+mod way;
 mod weights;
 
 /// How the backend is to be laid out.

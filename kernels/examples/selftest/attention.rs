@@ -57,6 +57,9 @@ pub(crate) fn compare(
         plain(4, 1, 128, vec![(300, 2), (5, 8)], 0),
         plain(4, 1, 128, vec![(300, 2), (62, 4)], 0),
         plain(9, 3, 64, vec![(0, 2), (40, 1)], 1),
+        plain(4, 1, 128, vec![(0, 2), (40, 1), (300, 3)], 1),
+        // More chunks than are merged by one block, more tiles than slots come round for.
+        plain(4, 1, 128, vec![(800, 2), (254, 4)], 0),
         Case { extras: true, ..plain(4, 1, 128, vec![(70, 2), (5, 4)], 0) },
         // More than there are warps.
         plain(3, 3, 64, crowd(370, 20, 2), 0),

@@ -29,13 +29,13 @@ const PACKED_FEW: usize = 64;
 pub const ROWS_FEW: usize = 8;
 /// Packed rows of a sequence that the kernels with bulk copies take: one tile of the tensor cores.
 const PACKED_BULK: usize = 16;
-/// Blocks of that for whole chunks on a multiprocessor, and the twin of `SLOTS` in its source.
+/// Blocks of `attend_bulk` on a multiprocessor, and the twin of `SLOTS` in its source.
 const BLOCKS_BULK: usize = 2;
 const SLOTS_BULK: usize = 6;
-/// Warps of its blocks at most: all registers are theirs.
+/// Warps of a block of `attend_ring` at most, whose registers they all take; and the twin of
+/// `SLOTS` in its source.
 const WARPS_RING: usize = 8;
-/// The twin of `SLOTS` in `cu/attend_ring.cuh`.
-const SLOTS: usize = 3;
+const SLOTS_RING: usize = 3;
 
 /// Which kernel takes a few rows of each sequence. The result is the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,7 +115,7 @@ fn shared_bytes(keys: usize, weights: usize, warps: usize, dim: usize, tiles: us
 
 /// And of each warp of `attend_ring`: `Room` in its source.
 fn ring_bytes(dim: usize, rows_max: usize) -> usize {
-    (SLOTS * KEYS + PACKED_BULK + 2 * rows_max) * dim * size_of::<bf16>() + 128
+    (SLOTS_RING * KEYS + PACKED_BULK + 2 * rows_max) * dim * size_of::<bf16>() + 128
 }
 
 /// The twin of `Attend` in `cu/attend.cuh`.

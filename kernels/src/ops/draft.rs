@@ -256,7 +256,9 @@ pub fn input(
 }
 
 /// Takes the likeliest of each entry's logits (entries, drafts' vocabulary) as its draft number
-/// `depth`, and makes it the next row of the entry's chain; on every rank the same.
+/// `depth`, and makes it the next row of the entry's chain; on every rank the same. It may read the
+/// step and the chain before the kernel before has ended: another has to stand between it and what
+/// wrote them.
 pub fn guess(
     device: &Device,
     step: &mut Step,

@@ -10,8 +10,9 @@ use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
 use kernels::ops::rows::{Extent, Step};
 
 use super::deferred::ROWS_MAX;
-use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools, projections};
+use super::layer::{self, Kind, Layer, Room, Scratch, Tools, projections};
 use super::shard::Shard;
+use super::spans::Spans;
 use super::target::{Capture, Target};
 use super::weights::{Part, Source, Stack, refused};
 use crate::backend::BackendError;
@@ -132,7 +133,8 @@ impl Head {
         Ok(())
     }
 
-    /// Makes up to `depth` drafts for each entry that wants some, one row of each at a time.
+    /// Makes up to `depth` drafts for each entry that wants some, one row of each at a time; texts
+    /// are cut for so many chunks.
     pub(super) fn guess(
         &mut self,
         device: &Device,
@@ -140,7 +142,7 @@ impl Head {
         target: &Target,
         step: &mut Step,
         extent: Extent,
-        depth: usize,
+        (depth, chunks): (usize, usize),
     ) -> Result<(), BackendError> {
         let rows = extent.entries;
         for at in 0..depth {
@@ -152,6 +154,7 @@ impl Head {
                 few_len: rows,
                 few_rows: 1,
                 table: None,
+                chunks,
                 many: &step.chain_spans,
                 many_len: 0,
             };

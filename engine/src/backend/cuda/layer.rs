@@ -3,17 +3,19 @@
 use std::ops::Range;
 
 use kernels::cuda::{Buffer, Device};
-use kernels::ops::attend::{self, Attention, Crowd, Table};
+use kernels::ops::attend::{self, Attention};
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::collective::{Collective, Slices, Stream};
 use kernels::ops::layers::{self, Layers, Streams};
 use kernels::ops::matmul::{self, Captured, Matrix, Out, Rows};
 use kernels::ops::rope::{HeadNorms, Pages, Places, Rotation, Turns};
-use kernels::ops::rows::{PAGE_TOKENS, Step};
+use kernels::ops::rows::Step;
 use kernels::ops::sample::Logits;
 
 use super::shard::{Shard, token_starts};
+use super::spans::Spans;
+use super::way::{self, BLOCKS_ENOUGH};
 use super::weights::{Part, Source, Stack};
 use crate::backend::BackendError;
 use crate::backend::layer::Sizes;
@@ -172,45 +174,6 @@ impl Room {
     }
 }
 
-/// How the rows of a step attend: a few of each sequence at once, or in blocks of one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spans<'a> {
-    pub(super) few: &'a Buffer<[u32; 2]>,
-    pub(super) few_len: usize,
-    /// Rows of the longest of them.
-    pub(super) few_rows: usize,
-    /// Laid for them where they are many.
-    pub(super) table: Option<&'a Table>,
-    pub(super) many: &'a Buffer<[u32; 2]>,
-    pub(super) many_len: usize,
-}
-
-impl Spans<'_> {
-    /// Lays the table of those that are few rows each, where there are many.
-    pub(super) fn lay_table<'t>(
-        &self,
-        device: &Device,
-        step: &Step,
-        rows: usize,
-        sizes: Sizes,
-        table: &'t mut Table,
-    ) -> Result<Option<&'t Table>, BackendError> {
-        let crowd = Crowd {
-            sequences: self.few_len,
-            rows_max: self.few_rows,
-            group: sizes.group(),
-            kv_heads: sizes.kv_heads,
-            head_dim: sizes.head_dim,
-        };
-        if !crowd.wants_table(device) {
-            return Ok(None);
-        }
-        let places = Places { positions: &step.positions, lanes: &step.lanes, rows };
-        table.lay(device, step, places, (self.few, self.few_len))?;
-        Ok(Some(table))
-    }
-}
-
 /// What all layers share: scratch, and the way to the other ranks.
 #[derive(Debug)]
 pub(super) struct Scratch {
@@ -219,9 +182,6 @@ pub(super) struct Scratch {
     /// None where one GPU has all of the model.
     ranks: Option<Collective>,
 }
-
-/// Sequences x kv heads from which on a context is no longer cut among several blocks.
-const BLOCKS_ENOUGH: usize = 132;
 
 impl Scratch {
     pub(super) fn new(
@@ -385,11 +345,9 @@ impl Layer {
                 table: spans.table,
                 out: attended,
             };
-            let blocks = spans.few_len * self.sizes.kv_heads;
-            let cut = if blocks <= BLOCKS_ENOUGH { 2 * BLOCKS_ENOUGH / blocks } else { 1 };
-            let chunks = (step.sizes.pages_max * PAGE_TOKENS).div_ceil(attend::CHUNK);
+            let cut = way::cut(spans.few_len * self.sizes.kv_heads, spans.chunks);
             let parts = &mut tools.scratch.parts;
-            attention.few(device, parts, step, spans.few_rows, cut.clamp(1, chunks))?;
+            attention.few(device, parts, step, spans.few_rows, cut)?;
         }
         Ok(())
     }

@@ -16,13 +16,15 @@ use kernels::ops::sample::{self, Choices};
 
 use super::deferred::{self, Waiting};
 use super::head::{Extents, Head};
-use super::layer::{Room, Scratch, Spans};
+use super::layer::{Room, Scratch};
 use super::results::{Outboxes, Sent};
 use super::send::{self, Outgoing, Recorded, Tables};
 use super::shard::Shard;
 use super::shelf::{self, Offer, Shelf, Told};
 use super::sizes::{choosers_max, held_max, page_bytes, page_count, positions, shape, words_max};
+use super::spans::{Spans, spans_of};
 use super::target::{self, Pass, Target};
+use super::way::{self, Way};
 use super::weights::Source;
 use super::{CudaOptions, Dummy, Tensors};
 use crate::backend::layer::Sizes;
@@ -76,28 +78,6 @@ fn step(device: &Device, sizes: StepSizes, rates: &[f32]) -> Result<Step, Backen
         step.simulate(device, rates)?;
     }
     Ok(step)
-}
-
-/// Where the rows of a step stand: in a recorded one as the step was laid out, else as was sent to
-/// `own`, with (entries of few rows, rows of the longest, blocks of those that have many).
-fn spans_of<'a>(
-    step: &'a Step,
-    recorded: Option<Recorded>,
-    own: &'a [Buffer<[u32; 2]>; 2],
-    (few_len, few_rows, many_len): (usize, usize, usize),
-) -> Spans<'a> {
-    let [few, many] = own;
-    match recorded {
-        Some(Recorded { entries, rows, .. }) => Spans {
-            few: &step.spans,
-            few_len: entries,
-            few_rows: rows,
-            table: None,
-            many,
-            many_len: 0,
-        },
-        None => Spans { few, few_len, few_rows, table: None, many, many_len },
-    }
 }
 
 impl Rank {
@@ -205,11 +185,11 @@ impl Rank {
         for entries in send::batches(self.shape.lanes as usize) {
             for &depth in depths.iter().filter(|it| **it <= held_max) {
                 let (rows, depth) = (1 + depth as usize, depth as usize);
-                // Of short texts, and of long ones where those are taken another way.
-                let keys_max = self.step.sizes.pages_max * PAGE_TOKENS;
-                let ways = [1, keys_max].map(|it| self.target.takes_at_once(entries, rows, it));
-                for at_once in BTreeSet::from(ways) {
-                    self.record(Recorded { entries, rows, depth, at_once })?;
+                let keys_max = self.keys_max();
+                let way = |keys| self.target.way((entries, rows), (keys, keys_max));
+                let ways: BTreeSet<Way> = way::lengths(keys_max).map(way).collect();
+                for way in ways {
+                    self.record(Recorded { entries, rows, depth, way })?;
                 }
             }
         }
@@ -237,10 +217,16 @@ impl Rank {
         may_wait.and_then(|it| deferred::window(it, self.step.sizes.rows_max))
     }
 
-    /// Whether one kernel takes the rows of the step that goes out through all layers.
-    fn takes_at_once(&self) -> bool {
-        let takes = |(sequences, rows, keys)| self.target.takes_at_once(sequences, rows, keys);
-        self.outgoing.few().is_some_and(takes)
+    /// Keys of the longest text that there may be.
+    fn keys_max(&self) -> usize {
+        self.step.sizes.pages_max * PAGE_TOKENS
+    }
+
+    /// How the step that goes out is taken.
+    fn way(&self) -> Way {
+        let way = self.target.way(self.outgoing.few(), (self.outgoing.keys, self.keys_max()));
+        let has_many = self.outgoing.recorded.is_none() && !self.outgoing.many.is_empty();
+        Way { at_once: way.at_once && !has_many, ..way }
     }
 
     /// Queues everything between the words that were sent and the results.
@@ -252,16 +238,16 @@ impl Rank {
         spans: (usize, usize),
     ) -> Result<(), BackendError> {
         let window = self.window(recorded);
-        let at_once = recorded.map_or_else(|| self.takes_at_once(), |it| it.at_once);
+        let Way { at_once, chunks } = recorded.map_or_else(|| self.way(), |it| it.way);
         let Self { device, target, head, scratch, step, room, pages, logits, choices, .. } = self;
         step.lay(device, extent)?;
         if let Some(head) = head {
-            head.guess(device, scratch, target, step, extent, depth)?;
+            head.guess(device, scratch, target, step, extent, (depth, chunks))?;
         }
         let rows = extent.rows;
         let own = &self.spans;
         let counts = (spans.0, self.outgoing.few_rows, spans.1);
-        let spans = spans_of(step, recorded, own, counts);
+        let spans = spans_of(step, recorded, own, counts, chunks);
         let table = spans.lay_table(device, step, rows, target.sizes, &mut self.table)?;
         let spans = Spans { table, ..spans };
         // Upkeep runs beside the layers behind the last captured one, or beside the logits.
@@ -282,7 +268,7 @@ impl Rank {
                 if all_stand { head.keep_states(device, step, extent) } else { Ok(()) }
             })?;
         }
-        let spans = Spans { table, ..spans_of(step, recorded, own, counts) };
+        let spans = Spans { table, ..spans_of(step, recorded, own, counts, chunks) };
         let capture = None;
         let mut pass = Pass { device, scratch, step, rows, spans, pages, room, capture, at_once };
         target.run(&mut pass, captured..target.depth())?;
@@ -365,9 +351,9 @@ impl Rank {
         let is_known = plan.rows.iter().all(|it| (it.0 as usize) < vocab);
         assert!(is_known, "tokens are checked where requests enter");
         self.outgoing.fill(plan, &mut self.tables, self.target.sizes, vocab);
-        let at_once = self.takes_at_once();
+        let way = self.way();
         if let Some(shape) = &mut self.outgoing.recorded {
-            shape.at_once = at_once;
+            shape.way = way;
         }
         self.launch(plan)?;
         let outbox = self.submitted % 2;

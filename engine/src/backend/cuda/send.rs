@@ -4,6 +4,7 @@ use kernels::ops::attend::{blocks_of_rows, is_few};
 use kernels::ops::rows::{CHAINED, CHOOSES, Entry as RowEntry, Extent, Lists, StepWords, Wish};
 use kernels::ops::sample::{LOGPROBS_MAX, STOPS_MAX};
 
+use super::way::Way;
 use crate::backend::layer::Sizes;
 use crate::batch::plan::{Entry, StepPlan};
 use crate::batch::sampling::Sampling;
@@ -17,8 +18,7 @@ pub(super) struct Recorded {
     pub(super) entries: usize,
     pub(super) rows: usize,
     pub(super) depth: usize,
-    /// Whether one kernel takes the rows through all layers.
-    pub(super) at_once: bool,
+    pub(super) way: Way,
 }
 
 impl Recorded {
@@ -96,7 +96,7 @@ fn recorded(plan: &StepPlan, sizes: Sizes, lanes: usize) -> Option<Recorded> {
         return None;
     }
     let batch = batches(lanes).into_iter().find(|it| entries.len() <= *it)?;
-    Some(Recorded { entries: batch, rows, depth, at_once: false })
+    Some(Recorded { entries: batch, rows, depth, way: Way::default() })
 }
 
 impl Outgoing {
@@ -155,13 +155,10 @@ impl Outgoing {
         }
     }
 
-    /// Entries, rows of one, and keys, if no entry has many rows.
-    pub(super) fn few(&self) -> Option<(usize, usize, usize)> {
-        match self.recorded {
-            Some(it) => Some((it.entries, it.rows, self.keys)),
-            None if self.many.is_empty() => Some((self.few.len(), self.few_rows, self.keys)),
-            None => None,
-        }
+    /// Entries of few rows, and rows of one.
+    pub(super) fn few(&self) -> (usize, usize) {
+        let own = (self.few.len(), self.few_rows);
+        self.recorded.map_or(own, |it| (it.entries, it.rows))
     }
 
     pub(super) fn extent(&self) -> Extent {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use kernels::cuda::{Buffer, Device};
+use kernels::ops::attend::CHUNK;
 use kernels::ops::bf16;
 use kernels::ops::block_values;
 use kernels::ops::embed;
@@ -12,7 +13,9 @@ use kernels::ops::rope::{Pages, Places, Turns};
 use kernels::ops::rows::Step;
 use kernels::ops::sample::Logits;
 
-use super::layer::{self, Kind, Layer, Room, Scratch, Spans, Tools};
+use super::layer::{self, Kind, Layer, Room, Scratch, Tools};
+use super::spans::Spans;
+use super::way::{self, Way};
 use super::weights::{Part, Source, Stack};
 use crate::backend::BackendError;
 use crate::backend::layer::Sizes;
@@ -84,7 +87,7 @@ pub(super) struct Pass<'a> {
     pub(super) pages: &'a mut Pages,
     pub(super) room: &'a mut Room,
     pub(super) capture: Option<&'a mut Capture>,
-    /// Whether one kernel takes the rows through the layers: see [`Target::takes_at_once`].
+    /// Whether one kernel takes the rows through the layers: see [`Way`].
     pub(super) at_once: bool,
 }
 
@@ -164,10 +167,16 @@ impl Target {
         Ok(embed::launch(pass.device, embedding, tokens, pass.rows, stream, x, captured)?)
     }
 
-    /// Whether one kernel takes so many rows of each of so many sequences through the layers faster
-    /// than others do; `keys`: of the longest.
-    pub(super) fn takes_at_once(&self, sequences: usize, rows_each: usize, keys: usize) -> bool {
-        self.at_once.as_ref().is_some_and(|it| it.pays(sequences, rows_each, keys))
+    /// How so many rows of each of so many sequences go through the layers in the least time;
+    /// `keys`: of the longest text, and of the longest that there may be.
+    pub(super) fn way(&self, few: (usize, usize), (keys, keys_max): (usize, usize)) -> Way {
+        let (sequences, rows_each) = few;
+        let pays = |it: &Layers| it.pays(sequences, rows_each, keys);
+        let chunks_max = keys_max.div_ceil(CHUNK);
+        Way {
+            at_once: self.at_once.as_ref().is_some_and(pays),
+            chunks: way::chunks(sequences * self.sizes.kv_heads, keys, chunks_max),
+        }
     }
 
     /// Takes the residual streams through some layers.

@@ -181,6 +181,8 @@ fn guessed(
     for depth in 0..2 {
         let logits = Logits { rows: &mut whole, vocab, slices: None };
         draft::guess(&device, &mut step, extent, logits, &target_ids, depth)?;
+        // It may read the chain before the guess before has ended.
+        device.synchronize()?;
     }
     let want = read(&device, &step)?;
     let mut all = Vec::new();

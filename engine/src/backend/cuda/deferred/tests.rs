@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::backend::cuda::way::Way;
 use crate::batch::ids::SeqId;
 use crate::batch::plan::Entry;
 use crate::batch::sampling::Sampling;
@@ -25,7 +26,7 @@ fn plan(lanes: &[u32], chained: bool) -> StepPlan {
 }
 
 fn shape(entries: usize, rows: usize) -> Recorded {
-    Recorded { entries, rows, depth: rows - 1, at_once: false }
+    Recorded { entries, rows, depth: rows - 1, way: Way::default() }
 }
 
 #[test]

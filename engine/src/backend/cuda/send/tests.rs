@@ -59,7 +59,8 @@ fn decoding_is_a_recorded_shape_and_a_prompt_is_not() {
         }
         fill(&plan, &mut Tables::new(6, 64)).recorded
     };
-    let recorded = |entries, rows, depth| Some(Recorded { entries, rows, depth, at_once: false });
+    let recorded =
+        |entries, rows, depth| Some(Recorded { entries, rows, depth, way: Way::default() });
     assert_eq!(shape(&[(1, 0)]), recorded(1, 1, 0));
     assert_eq!(shape(&[(1, 0), (1, 3), (1, 1)]), recorded(4, 4, 3));
     assert_eq!(shape(&[(1, 0); 5]), recorded(6, 1, 0));
@@ -99,7 +100,9 @@ fn what_few_rows_see_is_told_and_prompts_are_not_few() {
     entry(&mut plan, 0, 1, 2, &[0]);
     entry(&mut plan, 1, 1, 0, &[1]);
     plan.entries[1].start = 900;
-    assert_eq!(fill(&plan, &mut Tables::new(2, 64)).few(), Some((2, 3, 901)));
+    let outgoing = fill(&plan, &mut Tables::new(2, 64));
+    assert_eq!((outgoing.few(), outgoing.keys, outgoing.many.len()), ((2, 3), 901, 0));
     entry(&mut plan, 2, 30, 0, &[2]);
-    assert_eq!(fill(&plan, &mut Tables::new(4, 64)).few(), None);
+    let outgoing = fill(&plan, &mut Tables::new(4, 64));
+    assert_eq!((outgoing.few(), outgoing.many.len()), ((2, 3), 1));
 }
