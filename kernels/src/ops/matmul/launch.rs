@@ -23,14 +23,11 @@ fn columns_max(rows: usize) -> usize {
     rows.next_power_of_two().clamp(8, FEW_MAX)
 }
 
-/// The same for a small matrix, of which 8 rows take `singles` blocks: as few as give each block a
-/// place at once, since what a block does one after the other is what takes time there.
-fn narrow_columns(singles: usize, rows: usize, end: &str, multiprocessors: usize) -> usize {
-    let fits = |columns: &usize| {
-        // Registers leave room for so many blocks.
-        let each = if *columns == 8 || end == "residual" { 2 } else { 1 };
-        singles * rows.div_ceil(*columns) <= each * multiprocessors
-    };
+/// The same for a small matrix that adds to the stream, of which 8 rows take `singles` blocks: as
+/// few as give each block a place at once, since what a block does one after the other is what
+/// takes time there. Registers leave room for two on a multiprocessor.
+fn narrow_columns(singles: usize, rows: usize, multiprocessors: usize) -> usize {
+    let fits = |columns: &usize| singles * rows.div_ceil(*columns) <= 2 * multiprocessors;
     let most = columns_max(rows);
     [8, 16, 32].into_iter().filter(|it| *it < most).find(fits).unwrap_or(most)
 }
@@ -49,10 +46,11 @@ impl Matrix {
         let is_fp8 = self.format == Format::Fp8;
         let tiles = self.outputs.div_ceil(TILE);
         let singles = tiles.div_ceil(8 / self.slices);
-        // Blocks of other rows find a small matrix in the L2 cache.
-        let is_small = self.bytes() <= NARROW_BYTES_MAX && !is_fp8 && end != "gated";
+        // Blocks of other rows find a small matrix in the L2 cache. Before attention as many blocks
+        // would be in its way.
+        let is_small = self.bytes() <= NARROW_BYTES_MAX && !is_fp8 && end == "residual";
         let columns = if is_small {
-            narrow_columns(singles, rows, end, scratch.multiprocessors)
+            narrow_columns(singles, rows, scratch.multiprocessors)
         } else {
             columns_max(rows)
         };
@@ -78,7 +76,7 @@ impl Matrix {
         };
         let deep = columns == 8 && deep_units <= self.inputs / UNIT / self.slices;
         let waits = scratch.multiprocessors < singles * row_blocks;
-        let dense = is_small && columns == 32 && end == "residual" && waits;
+        let dense = is_small && columns == 32 && waits;
         let suffix = match (pairs, deep, dense) {
             (true, _, _) => "x2",
             (_, true, _) => "deep",
