@@ -40,6 +40,11 @@ impl Shard {
         self.of(count, 1)
     }
 
+    /// Those of the rank that has most: what all ranks have to choose alike goes by it.
+    pub(super) fn kv_heads_most(self, count: usize) -> usize {
+        count.div_ceil(self.ranks)
+    }
+
     /// Query heads: those that read its key-value heads.
     pub(super) fn heads(self, whole: Sizes) -> Range<usize> {
         let Range { start, end } = self.kv_heads(whole.kv_heads);

@@ -25,6 +25,8 @@ use crate::model::ModelConfig;
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) sizes: Sizes,
+    /// Kv heads of the rank that has most.
+    kv_heads_most: usize,
     pub(super) vocab: usize,
     pub(super) embedding: Matrix,
     layers: Vec<Layer>,
@@ -130,6 +132,7 @@ impl Target {
         let norm = source.vector("norm.weight", hidden)?;
         Ok(Self {
             sizes: shard.sizes(whole),
+            kv_heads_most: shard.kv_heads_most(whole.kv_heads),
             vocab,
             embedding: matrix(exact, "embed_tokens.weight", 0..vocab, None)?,
             layers: (0..config.layers).map(read).collect::<Result<_, _>>()?,
@@ -168,14 +171,15 @@ impl Target {
     }
 
     /// How so many rows of each of so many sequences go through the layers in the least time;
-    /// `keys`: of the longest text, and of the longest that there may be.
+    /// `keys`: of the longest text, and of the longest that there may be. On every rank the same:
+    /// they record a step for each, and in each run of one they wait for each other.
     pub(super) fn way(&self, few: (usize, usize), (keys, keys_max): (usize, usize)) -> Way {
         let (sequences, rows_each) = few;
         let pays = |it: &Layers| it.pays(sequences, rows_each, keys);
         let chunks_max = keys_max.div_ceil(CHUNK);
         Way {
             at_once: self.at_once.as_ref().is_some_and(pays),
-            chunks: way::chunks(sequences * self.sizes.kv_heads, keys, chunks_max),
+            chunks: way::chunks(sequences * self.kv_heads_most, keys, chunks_max),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use kernels::ops::attend::CHUNK;
 
-/// Sequences x kv heads from which on a text is no longer cut among several blocks.
+/// Sequences x kv heads up to which a text is cut among several blocks.
 pub(super) const BLOCKS_ENOUGH: usize = 132;
 /// Chunks of keys up to which texts are short, or middling.
 const CHUNKS: [usize; 2] = [2, 8];

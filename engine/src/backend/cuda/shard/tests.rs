@@ -59,3 +59,15 @@ fn too_many_ranks_are_refused() {
     let narrow = Sizes { intermediate: 128, ..LLAMA };
     assert!(Shard::refuses(4, narrow).unwrap().contains("2 units"));
 }
+
+#[test]
+fn all_ranks_cut_texts_by_the_same_number() {
+    for (sizes, most) in [(LLAMA, 8), (SMALL, 3)] {
+        for ranks in 1..=most {
+            let own = Shard::all(ranks).map(|it| it.kv_heads(sizes.kv_heads).len()).max();
+            for shard in Shard::all(ranks) {
+                assert_eq!(Some(shard.kv_heads_most(sizes.kv_heads)), own, "{shard:?}");
+            }
+        }
+    }
+}

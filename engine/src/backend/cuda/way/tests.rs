@@ -1,6 +1,8 @@
 //! How texts are cut.
 
-use super::{chunks, cut, lengths};
+use std::collections::BTreeSet;
+
+use super::{CHUNK, Way, chunks, cut, lengths};
 
 #[test]
 fn a_text_is_cut_for_its_own_length_and_not_for_the_longest_that_there_may_be() {
@@ -29,4 +31,24 @@ fn steps_are_recorded_for_each_way() {
     assert_eq!(lengths(8192).collect::<Vec<_>>(), [1, 512, 513, 2048, 2049, 8192]);
     assert_eq!(lengths(400).collect::<Vec<_>>(), [1, 400]);
     assert_eq!(lengths(512).collect::<Vec<_>>(), [1, 512]);
+}
+
+/// Way of a step of so many blocks that one kernel takes while texts have up to `limit` chunks.
+fn way(blocks: usize, limit: usize, keys: usize, keys_max: usize) -> Way {
+    let at_once = keys.div_ceil(CHUNK) <= limit;
+    Way { at_once, chunks: chunks(blocks, keys, keys_max.div_ceil(CHUNK)) }
+}
+
+#[test]
+fn no_step_is_taken_in_a_way_that_is_not_recorded() {
+    for keys_max in [16, 400, 512, 528, 1024, 2048, 2064, 3856, 8208] {
+        for (blocks, limit) in
+            [8, 132, 133].into_iter().flat_map(|it| (0..20).map(move |l| (it, l)))
+        {
+            let of = |keys| way(blocks, limit, keys, keys_max);
+            let recorded: BTreeSet<Way> = lengths(keys_max).map(of).collect();
+            let taken: BTreeSet<Way> = (1..=keys_max).map(of).collect();
+            assert_eq!(taken, recorded, "{blocks} blocks, {limit} chunks, {keys_max} keys");
+        }
+    }
 }
