@@ -13,7 +13,8 @@ const CHUNKS: [usize; 2] = [2, 8];
 pub(super) struct Way {
     /// Whether one kernel takes the rows through all layers.
     pub(super) at_once: bool,
-    /// Chunks of keys for which a text is cut.
+    /// Chunks of keys for which texts are cut. One may have more, if the drafts of its last step
+    /// were kept: then a block takes several.
     pub(super) chunks: usize,
 }
 
