@@ -48,7 +48,8 @@ pub(super) struct Outgoing {
     pub(super) few_rows: usize,
     /// Guesses of the entry that has most.
     pub(super) depth: usize,
-    /// Keys that the last row of the longest text sees, if its drafts so far were refused.
+    /// Keys that the last row of the longest text of few rows sees, if its drafts so far were
+    /// refused.
     pub(super) keys: usize,
 }
 
@@ -143,12 +144,13 @@ impl Outgoing {
     /// Tells entries of few rows from those that are cut into blocks.
     fn cut(&mut self, sizes: Sizes) {
         let group = sizes.group();
-        self.few_rows = 0;
+        (self.few_rows, self.keys) = (0, 0);
         for entry in self.words.entries() {
             let rows = entry.fed + entry.drafts;
             if is_few(rows as usize, group, sizes.head_dim) {
                 self.few.push([entry.row, rows]);
                 self.few_rows = self.few_rows.max(rows as usize);
+                self.keys = self.keys.max((entry.start + rows) as usize);
             } else {
                 self.many.extend(blocks_of_rows(entry.row, rows, group));
             }

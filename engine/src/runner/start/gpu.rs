@@ -99,7 +99,8 @@ fn simulated(mode: &Mode) -> Vec<f32> {
     }
 }
 
-/// Every depth that a request may get, none among them.
+/// The depths that most steps have, none among them. Others, as at the end of an answer, are
+/// recorded when they are met.
 fn depths(rule: &DepthRule) -> Vec<u32> {
     let mut depths = vec![0, rule.max];
     if let Until::Table(lines) = &rule.until {
