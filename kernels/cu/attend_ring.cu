@@ -239,7 +239,7 @@ DEV void attend_ring(const Ring& p) {
   __syncwarp();
   Ahead<HEAD> ahead;
   ahead.ask_first(room, p);
-  Slot slot;
+  Stage<SLOTS> slot;
   auto wait_slot = [&] {
     barrier_wait(room.full + slot.at, slot.round);
     __syncwarp();

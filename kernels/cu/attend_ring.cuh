@@ -58,17 +58,6 @@ struct Room {
   }
 };
 
-// One slot after the other, and whether it is used for an odd time.
-struct Slot {
-  int at = 0;
-  u32 round = 0;
-
-  MEMBER void next() {
-    at = at == SLOTS - 1 ? 0 : at + 1;
-    round ^= at == 0;
-  }
-};
-
 // The number of a warp's job after so many of the block's. Blocks are served to and fro, so that
 // each has as much to read as any other.
 DEV u32 job_number(int at) {
@@ -86,7 +75,7 @@ struct Ahead {
   int start, rows;
   u32 pages, more;               // a lane's: of 512 keys, and of 512 more
   int tile;                      // half tiles asked for; -1: not even the rows
-  Slot slot;
+  Stage<SLOTS> slot;
 
   // Asks for the next job's record.
   MEMBER void look(const Ring& p) {

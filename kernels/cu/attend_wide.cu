@@ -21,17 +21,6 @@ struct Shared {
   u64 free[STAGES];
 };
 
-// One tile after the other: where it is, and which round of its stage it belongs to.
-struct Place {
-  int stage = 0;
-  u32 round = 0;
-
-  MEMBER void next() {
-    stage = stage == STAGES - 1 ? 0 : stage + 1;
-    round ^= stage == 0;
-  }
-};
-
 // 64 lines of 128 bytes, their chunks of 16 turned by the line: eight lines after eight. `halves`
 // is how far apart two blocks of 64 columns are where b lies along the columns.
 DEV u64 lines_at(const void* b, int halves) {
@@ -60,7 +49,7 @@ DEV void load_queries(uint4 (&q)[HEAD / 16], const Attend& p, uint2 span, int kv
 // Asks for the tile at `key`, if there is one: each page of it that has keys. A warp calls it.
 template <int HEAD>
 DEV void fetch(Shared<HEAD>& s, const Attend& p, const u32* pages, int kv_head, int key, int keys,
-               Place at) {
+               Stage<STAGES> stage) {
   const int lane = threadIdx.x, halves = HEAD / 64, run = PAGE * 64;
   const int within = lane % 4, half = lane / 4 % halves, is_v = lane / 4 / halves;
   const int count = min((keys - key + PAGE - 1) / PAGE, KEYS / PAGE);
@@ -68,16 +57,16 @@ DEV void fetch(Shared<HEAD>& s, const Attend& p, const u32* pages, int kv_head, 
   const bool takes = within < count && is_v < 2;
   const u32 page = takes ? pages[key / PAGE + within] : 0;
   // The first round of a stage is free at once.
-  barrier_wait(&s.free[at.stage], at.round ^ 1);
+  barrier_wait(&s.free[stage.at], stage.round ^ 1);
   if (lane < 2) {
-    u64* full = lane == 0 ? &s.k_full[at.stage] : &s.v_full[at.stage];
+    u64* full = lane == 0 ? &s.k_full[stage.at] : &s.v_full[stage.at];
     barrier_expect(full, count * PAGE * HEAD * sizeof(bf16));
   }
   __syncwarp();
   if (!takes) return;
-  bf16* to = (is_v ? s.v : s.k)[at.stage] + half * KEYS * 64 + within * run;
+  bf16* to = (is_v ? s.v : s.k)[stage.at] + half * KEYS * 64 + within * run;
   const bf16* from = p.rope.layer + slot_of(p.rope, page, is_v, kv_head, 0, HEAD) + half * run;
-  copy_bulk(to, from, run * sizeof(bf16), is_v ? &s.v_full[at.stage] : &s.k_full[at.stage]);
+  copy_bulk(to, from, run * sizeof(bf16), is_v ? &s.v_full[stage.at] : &s.k_full[stage.at]);
 }
 
 // Zeros in place of values behind the last key of the last tile: weights of zero do not make
@@ -148,7 +137,7 @@ DEV void attend_wide(const Attend& p) {
   const uint2 span = p.spans[blockIdx.x];
   const int keys = p.rope.positions[span.x + span.y - 1] + 1;
   const u32* pages = p.rope.pages + (size_t)p.rope.lanes[span.x] * p.rope.pages_max;
-  Place at, ahead;
+  Stage<STAGES> stage, ahead;
   auto ask = [&](int key) {
     if (warp == 0) fetch(s, p, pages, kv_head, key, keys, ahead);
     ahead.next();
@@ -165,18 +154,18 @@ DEV void attend_wide(const Attend& p) {
   for (int key = 0; key < keys; key += KEYS) {
     ask(key + (STAGES - 1) * KEYS);
     float scores[8][4];
-    barrier_wait(&s.k_full[at.stage], at.round);
-    score<HEAD>(scores, q, s.k[at.stage]);
+    barrier_wait(&s.k_full[stage.at], stage.round);
+    score<HEAD>(scores, q, s.k[stage.at]);
     weigh(scores, part, ends, key, p);
-    barrier_wait(&s.v_full[at.stage], at.round);
-    if (keys < key + KEYS) clear_values<HEAD>(s.v[at.stage], keys - key);
-    add_values(scores, part, s.v[at.stage]);
-    barrier_arrive(&s.free[at.stage]);
+    barrier_wait(&s.v_full[stage.at], stage.round);
+    if (keys < key + KEYS) clear_values<HEAD>(s.v[stage.at], keys - key);
+    add_values(scores, part, s.v[stage.at]);
+    barrier_arrive(&s.free[stage.at]);
     if ((key + KEYS) % CHUNK == 0 || keys <= key + KEYS) {
       total.add(part, p.scale_log2);
       part.clear();
     }
-    at.next();
+    stage.next();
   }
   store_rows(p, total, span, kv_head, warp);
 }

@@ -36,6 +36,18 @@ DEV void barrier_wait(u64* barrier, u32 parity) {
   while (!barrier_try(barrier, parity)) {
   }
 }
+
+// A place in a ring of COUNT, and whether it is come by for an odd time: the parity to wait for.
+template <int COUNT> struct Stage {
+  int at = 0;
+  u32 round = 0;
+
+  MEMBER void next() {
+    at = at == COUNT - 1 ? 0 : at + 1;
+    round ^= at == 0;
+  }
+};
+
 DEV void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
