@@ -210,6 +210,54 @@ async fn a_place_that_comes_free_goes_to_the_first_in_the_queue() {
     check_books(&fleet, &held);
 }
 
+/// A queue full of requests for the speculative role, which has no room, is in nobody else's way.
+#[tokio::test(start_paused = true)]
+async fn a_queue_of_other_wishes_turns_nobody_away() {
+    let text = "[queue]\nwaiting_max = 2\n";
+    let fleet = Fleet::new(config("", &PAIR, text), Metrics::new(), clock::now());
+    fleet.endpoints().iter().for_each(|it| rise(&fleet, it));
+    let live = fleet.live_owned();
+    let asking = |target, priority| {
+        let ask = Ask { target, light: false };
+        Request { ask, ..request(priority, Duration::from_secs(10)) }
+    };
+    let strict = || asking(Some(Role::Speculative), Priority::Normal);
+    let mut held: Vec<_> = (0..8).map(|_| reserve(&fleet, strict().ask).unwrap()).collect();
+    let mut waiting: Vec<_> =
+        (0..2).map(|_| Box::pin(fleet.admit(&live, strict(), clock::now()))).collect();
+    assert!(waiting.iter_mut().all(|it| poll(it).is_pending()));
+    for target in [Some(Role::Throughput), None] {
+        let low = asking(target, Priority::Low);
+        held.push(fleet.admit(&live, low, clock::now()).await.unwrap().0);
+        assert_eq!(name(held.last().unwrap()), "t");
+    }
+    // Nobody passes those who want the same.
+    drop(held.remove(0));
+    assert_eq!(fleet.waiting(), 1);
+    let third = fleet.admit(&live, strict(), clock::now());
+    let mut third = Box::pin(third);
+    assert!(poll(&mut third).is_pending());
+    let fourth = fleet.admit(&live, strict(), clock::now()).await;
+    assert_eq!(fourth.unwrap_err(), Refusal::Overloaded);
+}
+
+/// What could not be reached is tried elsewhere at once, whoever waits for something else.
+#[tokio::test(start_paused = true)]
+async fn a_retry_does_not_wait_behind_others() {
+    let (fleet, _held) = full();
+    fleet.reload(config("", &PAIR, "[queue]\nwaiting_max = 2\n"));
+    let live = fleet.live_owned();
+    rise(&fleet, &live.members[1].state);
+    let strict = Ask { target: Some(Role::Speculative), light: false };
+    let wait = Duration::from_secs(10);
+    let waiter = Request { ask: strict, ..request(Priority::High, wait) };
+    let mut waiting = Box::pin(fleet.admit(&live, waiter, clock::now()));
+    assert!(poll(&mut waiting).is_pending());
+    let tried = Tried::from_slice(&[live.members[0].state.id]);
+    let retry = Request { tried, ..request(Priority::Low, Duration::ZERO) };
+    assert_eq!(name(&fleet.admit(&live, retry, clock::now()).await.unwrap().0), "t");
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_in_time_and_by_leaving() {
     let (fleet, held) = full();
