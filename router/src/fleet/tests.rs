@@ -154,6 +154,34 @@ fn a_breaker_moves_traffic_only_where_there_is_an_elsewhere() {
     assert_eq!(name(&reserve(&fleet, WORK).unwrap()), "s");
 }
 
+/// An engine that fails at every generation, and lists its models all the same.
+#[test]
+fn light_requests_tell_a_breaker_nothing() {
+    let fleet = fleet("kind = \"spill\"\nhigh = 8");
+    let now = clock::now();
+    let report = |ask, report, now| {
+        let mut lease = fleet.reserve(&fleet.live(), ask, &[], now).unwrap();
+        lease.report(report, now);
+        name(&lease)
+    };
+    for _ in 0..5 {
+        assert_eq!(report(LIGHT, breaker::Report::Served, now), "s");
+        assert_eq!(report(WORK, breaker::Report::Failed, now), "s");
+    }
+    let speculative = Arc::clone(&fleet.live().members[0].state);
+    assert!(!speculative.is_serving());
+    // After the rest the one trial is for tokens; a light request neither takes nor decides it.
+    let later = now + Duration::from_secs(2);
+    assert_eq!(report(LIGHT, breaker::Report::Served, later), "s");
+    assert_eq!(speculative.admission(later), Admission::Trial);
+    assert_eq!(report(WORK, breaker::Report::Served, later), "s");
+    assert!(speculative.is_serving());
+    for _ in 0..9 {
+        report(LIGHT, breaker::Report::Failed, later);
+    }
+    assert!(speculative.is_serving());
+}
+
 #[test]
 fn a_recovered_endpoint_starts_slowly() {
     let fleet = fleet("kind = \"pin\"\nrole = \"speculative\"");
