@@ -139,7 +139,8 @@ fn collector(c: &mut Checks, file: &File) -> Option<String> {
     let url = file.trace.collector.clone()?;
     let uri = url.parse::<http::Uri>().ok();
     let is_good = uri.is_some_and(|it| {
-        it.scheme_str() == Some("http") && it.host().is_some() && it.path() == "/"
+        let has_port = endpoint::port(&it).is_ok();
+        it.scheme_str() == Some("http") && it.host().is_some() && has_port && it.path() == "/"
     });
     if !is_good {
         c.refuse("trace.collector", format!("{url:?} is not like http://127.0.0.1:4318"));

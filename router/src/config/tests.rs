@@ -179,6 +179,29 @@ fn targets_name_their_authority() {
     }
 }
 
+#[test]
+fn ports_that_are_none_are_refused() {
+    for port in ["81010", "abc", "-1", "+80", "0", ""] {
+        for host in ["http://h", "https://h", "http://[::1]"] {
+            let url = format!("{host}:{port}");
+            let text = format!("[[endpoint]]\nname = \"a\"\nrole = \"throughput\"\nurl = {url:?}");
+            let why = format!("{url:?} has no port from 1 to 65535 after its colon");
+            assert_eq!(refused(&text), [format!("endpoint \"a\" url: {why}")]);
+        }
+        let url = format!("http://h:{port}");
+        let text = format!("[trace]\ncollector = {url:?}\n{ENDPOINT}");
+        let why = format!("trace.collector: {url:?} is not like http://127.0.0.1:4318");
+        assert_eq!(refused(&text), [why]);
+    }
+}
+
+#[test]
+fn a_key_file_without_a_key_is_refused() {
+    let path = write("no-key", " \n");
+    let text = format!("{ENDPOINT}key_file = {:?}", path.to_str().unwrap());
+    assert_eq!(refused(&text), ["endpoint \"a\" key_file: holds no key"]);
+}
+
 /// The rows of the first table after that heading in the README: cells without the bars.
 fn table(heading: &str) -> Vec<Vec<String>> {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"));
