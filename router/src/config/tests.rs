@@ -153,6 +153,34 @@ fn a_calibration_sets_the_threshold_and_the_curves() {
     assert_eq!(with("").unwrap().files, [path]);
 }
 
+/// What takes nothing from a calibration does not mind what it was made for: when the models have
+/// been changed, `pin` is the way to go on.
+#[test]
+fn only_policies_that_use_a_calibration_rest_on_it() {
+    let path = write(
+        "stale.json",
+        r#"{"format": 1, "key": {"model": "old"}, "threshold": {"high": 12},
+            "curves": {"speculative": [[1, 90]], "throughput": [[1, 50]]}}"#,
+    );
+    for (head, is_used) in [
+        ("kind = \"marginal\"", true),
+        ("high = \"auto\"", true),
+        ("kind = \"spill\"\nhigh = \"auto\"", true),
+        ("", false),
+        ("high = 12", false),
+        ("kind = \"spill\"", false),
+        ("kind = \"pin\"\nrole = \"throughput\"", false),
+        ("kind = \"pin\"\nrole = \"throughput\"\nhigh = \"auto\"", false),
+    ] {
+        let path = path.to_str().unwrap();
+        let config =
+            read(&format!("[policy]\n{head}\ncalibration = {path:?}\n{ENDPOINT}")).unwrap();
+        assert_eq!(config.calibrated_for.is_some(), is_used, "{head}");
+        assert_eq!(config.is_calibration_idle, !is_used, "{head}");
+    }
+    assert!(!read(ENDPOINT).unwrap().is_calibration_idle);
+}
+
 #[test]
 fn files_that_cannot_be_read_are_named() {
     let found = refused(&format!(
