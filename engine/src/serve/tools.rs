@@ -111,21 +111,24 @@ impl Offer {
                 self.tools.iter().filter(|it| it["function"]["name"] == **name).collect()
             }
         };
-        let call = |tool: &&Value| {
+        let key = form.arguments_key();
+        let call = |(at, tool): (usize, &&Value)| {
             let function = &tool["function"];
             let any = json!({ "type": "object" });
-            let parameters = function.get("parameters").unwrap_or(&any);
+            let mut parameters = function.get("parameters").unwrap_or(&any).clone();
+            let one = if wanted.len() == 1 { String::new() } else { format!("/anyOf/{at}") };
+            rebase(&mut parameters, &format!("#{one}/properties/{key}"));
             json!({
                 "type": "object",
                 "properties": {
                     "name": { "const": function["name"] },
-                    form.arguments_key(): parameters,
+                    key: parameters,
                 },
-                "required": ["name", form.arguments_key()],
+                "required": ["name", key],
                 "additionalProperties": false,
             })
         };
-        let calls: Vec<Value> = wanted.iter().map(call).collect();
+        let calls: Vec<Value> = wanted.iter().enumerate().map(call).collect();
         let schema = if calls.len() == 1 { calls[0].clone() } else { json!({ "anyOf": calls }) };
         let is_several = self.several && self.force == Force::Any && form == Form::Tagged;
         let start = if is_several { "call (\"\\n\" call)*" } else { "call" };
@@ -136,6 +139,26 @@ impl Offer {
             }
         };
         Some(format!("start: {start}\ncall: {open}json{close}\njson: %json {schema}"))
+    }
+}
+
+/// Lets references that begin at a schema's own start begin at `root`, where it stands now.
+fn rebase(schema: &mut Value, root: &str) {
+    match schema {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(text) if name == "$ref" => {
+                        if let Some(rest) = text.strip_prefix('#') {
+                            *text = format!("{root}{rest}");
+                        }
+                    }
+                    value => rebase(value, root),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|it| rebase(it, root)),
+        _ => {}
     }
 }
 

@@ -60,6 +60,18 @@ fn forced_calls_match_their_grammar() {
     check(any.clone(), Form::Tagged, f, false);
     check(any.clone(), Form::Bare, r#"{"name": "g", "parameters": {"a": 1}}"#, true);
     check(any, Form::Bare, r#"{"name": "g", "parameters": {"a": "1"}}"#, false);
+    let mut lists = tool("h");
+    lists["function"]["parameters"] = json!({
+        "type": "object", "required": ["a"], "additionalProperties": false,
+        "properties": { "a": { "$ref": "#/$defs/whole" } },
+        "$defs": { "whole": { "type": "array", "items": { "$ref": "#" }, "maxItems": 1 } },
+    });
+    for tools in [json!([lists]), json!([tool("f"), lists])] {
+        let nested = json!({ "tools": tools, "tool_choice": "required" });
+        let h = r#"{"name": "h", "parameters": {"a": [{"a": []}]}}"#;
+        check(nested.clone(), Form::Bare, h, true);
+        check(nested, Form::Bare, &h.replace("[]", "[1]"), false);
+    }
     let named = json!({ "type": "function", "function": { "name": "f" } });
     let named = json!({ "tools": [tool("f"), tool("g")], "tool_choice": named });
     check(named.clone(), Form::Tagged, &format!("<tool_call>\n{f}\n</tool_call>"), true);
