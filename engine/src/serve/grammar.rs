@@ -1,7 +1,9 @@
 //! Texts that must match: a JSON schema, a pattern, a grammar or one of several strings.
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
@@ -15,6 +17,11 @@ use crate::serve::fields::{self, Fields};
 use crate::serve::speech::Speech;
 
 const CHOICES_MAX: usize = 1024;
+/// Some grammars take time, in this engine's loop too, that grows with the square of their length.
+const BYTES_MAX: usize = 64 << 10;
+/// Rules and schemas that lead to others are read by recursion: chains of them as long as a grammar
+/// may be took 18 MiB in a build without most optimisations.
+const STACK_BYTES: usize = 256 << 20;
 
 /// What a text must match.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +34,17 @@ pub enum Grammar {
     Choice(Vec<String>),
     /// A grammar in the Lark form of llguidance.
     Lark(String),
+}
+
+impl Grammar {
+    /// Bytes of the text that says it.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Json(schema) => schema.to_string().len(),
+            Self::Regex(text) | Self::Lark(text) => text.len(),
+            Self::Choice(texts) => texts.iter().map(String::len).sum(),
+        }
+    }
 }
 
 /// Takes `response_format` and `structured_outputs`; gives the grammar and the field it stood in.
@@ -137,6 +155,19 @@ impl Grammars {
 
     /// `count` guides, each at the start of the grammar. The error says what is wrong with it.
     pub fn guides(&self, grammar: &Grammar, count: usize) -> Result<Vec<Box<dyn Guide>>, String> {
+        let bytes = grammar.bytes();
+        if BYTES_MAX < bytes {
+            return Err(format!("it has {bytes} bytes, and {BYTES_MAX} is the most"));
+        }
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
+            let compiling = thread.spawn_scoped(scope, || self.compile(grammar, count));
+            let compiling = compiling.map_err(|error| error.to_string())?;
+            compiling.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    fn compile(&self, grammar: &Grammar, count: usize) -> Result<Vec<Box<dyn Guide>>, String> {
         let grammar = match grammar {
             Grammar::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
             Grammar::Regex(pattern) => TopLevelGrammar::from_regex(pattern),

@@ -1,5 +1,6 @@
 //! Texts with a form: JSON, patterns, calls of tools.
 
+use engine::config::Serve;
 use serde_json::{Value, json};
 
 use crate::serve::asking::{CHAT, COMPLETIONS, ask, check, say, with};
@@ -87,6 +88,45 @@ async fn wrong_formats_are_refused_and_nobody_else_notices() {
     assert_eq!(service.post(CHAT, &request).await.json()["error"]["param"], "response_format");
     let right = json!({ "messages": say("a"), "temperature": 0 });
     assert_eq!(service.post(CHAT, &right).await.status, 200);
+}
+
+/// A thousand definitions, each of which is the next.
+fn chain() -> Value {
+    let link = |at: usize| (format!("a{at}"), json!({ "$ref": format!("#/$defs/a{}", at + 1) }));
+    let mut links: serde_json::Map<String, Value> = (0..1000).map(link).collect();
+    links.insert("a1000".to_owned(), json!({ "type": "object" }));
+    json!({ "$ref": "#/$defs/a0", "$defs": links })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deep_grammars_are_followed_and_long_ones_refused() {
+    let serve = Serve { body_max: 1 << 20, ..Setup::default().serve };
+    let service = Service::start(Setup { serve, context_max: 1 << 16, ..Setup::default() }).await;
+    let request = json!({ "messages": say("{}"), "temperature": 0, "max_tokens": 100 });
+    let rules: String = (0..1000).map(|at| format!("r{at}: r{} | \"a\"\n", at + 1)).collect();
+    let rules = format!("start: r0\n{rules}r1000: \"{{}}\"");
+    let schema = |schema: Value| {
+        let named = json!({ "name": "n", "schema": schema });
+        json!({ "type": "json_schema", "json_schema": named })
+    };
+    let called = |parameters: Value| {
+        let function = json!({ "name": "f", "parameters": parameters });
+        let tools = json!([{ "type": "function", "function": function }]);
+        json!({ "tools": tools, "tool_choice": "required" })
+    };
+    for (more, status) in [
+        (json!({ "response_format": schema(chain()) }), 200),
+        (json!({ "structured_outputs": { "grammar": rules } }), 200),
+        (called(chain()), 200),
+        (json!({ "response_format": schema(json!({ "title": "x".repeat(1 << 16) })) }), 400),
+        (json!({ "structured_outputs": { "grammar": rules.repeat(5) } }), 400),
+        (called(json!({ "type": "object", "title": "x".repeat(1 << 16) })), 400),
+    ] {
+        let answer = service.post(CHAT, &with(request.clone(), more)).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert_eq!(answer.body.contains("bytes, and 65536 is the most"), status == 400);
+    }
+    service.until_idle().await;
 }
 
 /// Content, calls and finish reason, whole and streamed, in services with and without drafts.

@@ -1,3 +1,5 @@
+use std::process::Command;
+
 use super::*;
 use crate::serve::choice::tests::Bytes;
 
@@ -91,6 +93,83 @@ fn wrong_grammars_are_refused_with_a_reason() {
     ] {
         let error = grammars.guides(&grammar, 1).unwrap_err();
         assert!(!error.is_empty() && !error.contains('\n'), "{grammar:?}: {error}");
+    }
+}
+
+/// Links of a chain, as many as make a text of about `bytes`.
+fn chain(bytes: usize, link: impl Fn(usize) -> String) -> (String, usize) {
+    let mut text = String::new();
+    for at in 0.. {
+        if bytes < text.len() {
+            return (text, at);
+        }
+        text += &link(at);
+    }
+    unreachable!("it grows")
+}
+
+/// Chains of rules, tokens and definitions, each of which leads to the next.
+fn chains(bytes: usize) -> Vec<Grammar> {
+    let (rules, end) = chain(bytes, |at| format!("r{at}: r{} | \"a\"\n", at + 1));
+    let rules = Grammar::Lark(format!("start: r0\n{rules}r{end}: \"b\"\n"));
+    let (plain, end) = chain(bytes, |at| format!("r{at}:r{}\n", at + 1));
+    let plain = Grammar::Lark(format!("start: r0\n{plain}r{end}: \"b\"\n"));
+    let (tokens, end) = chain(bytes, |at| format!("T{at}: T{} \"a\" | \"c\"\n", at + 1));
+    let tokens = Grammar::Lark(format!("start: T0\n{tokens}T{end}: \"b\"\n"));
+    let definition = |inner: &str| {
+        let link = |at| {
+            let next = json!({ "$ref": format!("#/$defs/{}", at + 1) });
+            format!("\"{at}\":{},", inner.replace("NEXT", &next.to_string()))
+        };
+        let (links, end) = chain(bytes, link);
+        format!("{{\"$ref\":\"#/$defs/0\",\"$defs\":{{{links}\"{end}\":{{}}}}}}")
+    };
+    let schemas =
+        ["NEXT", r#"{"properties":{"a":NEXT}}"#, r#"{"allOf":[{},NEXT]}"#].map(definition);
+    let called = Grammar::Lark(format!("start: \"x\" json\njson: %json {}", schemas[0]));
+    let schemas = schemas.map(|it| Grammar::Json(serde_json::from_str(&it).unwrap()));
+    schemas.into_iter().chain([rules, plain, tokens, called]).collect()
+}
+
+#[test]
+#[ignore = "the test below runs it in a process of its own"]
+fn the_longest_grammars() {
+    let grammars = Grammars::new(&Bytes).unwrap();
+    for grammar in chains(BYTES_MAX - 256) {
+        assert!((BYTES_MAX - 256..=BYTES_MAX).contains(&grammar.bytes()));
+        let mut guide = grammars.guides(&grammar, 1).unwrap().pop().unwrap();
+        // This thread's stack is as large as that of the engine's loop.
+        for _ in 0..20 {
+            let mut mask = [0; 8];
+            let first = |mask: &[u32]| (1..256).find(|it| mask[it / 32] & 1 << (it % 32) != 0);
+            let next = guide.allow(&mut mask).ok().and_then(|()| first(&mask));
+            let Some(token) = next else { break };
+            if !guide.advance(TokenId(u32::try_from(token).unwrap())) {
+                // Too many rules are open at once.
+                break;
+            }
+        }
+    }
+}
+
+/// A stack that overflows ends the process that it is in.
+#[test]
+fn the_longest_grammars_end_no_process() {
+    let name = "serve::grammar::tests::the_longest_grammars";
+    let mut own = Command::new(std::env::current_exe().unwrap());
+    let ended = own.args(["--exact", name, "--ignored"]).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{ended:?}");
+}
+
+#[test]
+fn grammars_that_are_too_long_are_refused() {
+    let grammars = Grammars::new(&Bytes).unwrap();
+    let choice = Grammar::Choice(vec!["a".repeat(BYTES_MAX + 1)]);
+    let regex = Grammar::Regex("a".repeat(BYTES_MAX + 1));
+    for grammar in chains(BYTES_MAX).into_iter().chain([choice, regex]) {
+        let error = grammars.guides(&grammar, 1).unwrap_err();
+        assert!(error.ends_with("bytes, and 65536 is the most"), "{error}");
     }
 }
 
