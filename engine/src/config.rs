@@ -21,6 +21,9 @@ mod show;
 pub mod size;
 mod words;
 
+/// Time for a client to begin a request, and for one to send its head.
+const HEAD_MAX: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// A path, or the id of a repository in `hub_cache`; so is the draft head's.
@@ -143,6 +146,8 @@ pub struct Serve {
     pub unknown_fields: UnknownFields,
     pub body_max: usize,
     pub connections_max: usize,
+    /// Time for a client to begin a request, and for one to send its head.
+    pub head_max: Duration,
     /// Longest time a request may take.
     pub request_max: Duration,
     /// Time for running requests to end once asked to stop.
@@ -240,6 +245,7 @@ impl Config {
                     1..=1_000_000,
                 ))
                 .expect("fits the bound"),
+                head_max: HEAD_MAX,
                 request_max: seconds(judge.whole(
                     "request-seconds-max",
                     raw.request_seconds_max,

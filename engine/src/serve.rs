@@ -1,18 +1,13 @@
 //! The HTTP side of an engine: open at once, ready when the model is loaded, closed when drained.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::batch::step::Engine;
@@ -32,6 +27,7 @@ pub mod calls;
 pub mod chat;
 pub mod choice;
 pub mod completions;
+pub mod connection;
 pub mod fields;
 pub mod gate;
 pub mod generate;
@@ -49,11 +45,6 @@ pub mod wire;
 pub mod wishes;
 pub mod writer;
 
-/// Time for a client to begin a request, and for one to send its head.
-const HEAD_MAX: Duration = Duration::from_secs(30);
-const HEAD_BYTES_MAX: u32 = 64 << 10;
-/// How long sent bytes may stay unacknowledged before the client counts as gone.
-const UNHEARD_MAX: Duration = Duration::from_secs(60);
 /// Time for connections to end once they were told to.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Time to wait when the system has no more descriptors.
@@ -114,7 +105,7 @@ pub async fn run(
     let pulse = Pulse::default();
     let (mut loaded, mut ended) = start_loop(start, options.clone(), pulse.clone());
     let service = Arc::new(Service::new(options.clone()));
-    let mut server = Server::new(Arc::clone(&service), options.connections_max);
+    let mut server = Server::new(Arc::clone(&service), &options);
     let mut watchdog = pin!(notify::feed(pulse));
     let (mut is_loading, mut is_ready) = (true, false);
     let end = loop {
@@ -254,15 +245,17 @@ struct Server {
     service: Arc<Service>,
     connections: JoinSet<()>,
     permits: Arc<Semaphore>,
+    head_max: Duration,
     closing: watch::Sender<bool>,
 }
 
 impl Server {
-    fn new(service: Arc<Service>, connections_max: usize) -> Self {
+    fn new(service: Arc<Service>, options: &Serve) -> Self {
         Self {
             service,
             connections: JoinSet::new(),
-            permits: Arc::new(Semaphore::new(connections_max)),
+            permits: Arc::new(Semaphore::new(options.connections_max)),
+            head_max: options.head_max,
             closing: watch::Sender::new(false),
         }
     }
@@ -279,12 +272,12 @@ impl Server {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let service = Arc::clone(&self.service);
-                self.connections.spawn(connection(
-                    stream,
-                    service,
-                    self.closing.subscribe(),
-                    permit,
-                ));
+                let closing = self.closing.subscribe();
+                let head_max = self.head_max;
+                self.connections.spawn(async move {
+                    connection::serve(stream, service, head_max, closing).await;
+                    drop(permit);
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -300,86 +293,5 @@ impl Server {
         if tokio::time::timeout(grace, all).await.is_err() {
             self.connections.shutdown().await;
         }
-    }
-}
-
-async fn connection(
-    stream: TcpStream,
-    service: Arc<Service>,
-    mut closing: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
-) {
-    if let Err(error) = tune(&stream) {
-        tracing::debug!(%error, "cannot tune a connection");
-    }
-    let answer = service_fn(move |request| {
-        let service = Arc::clone(&service);
-        async move { Ok::<_, Infallible>(service.answer(request).await) }
-    });
-    let builder = http();
-    let mut closed = pin!(async move {
-        // The sender lives as long as the server does.
-        let _gone = closing.wait_for(|it| *it).await;
-    });
-    tokio::select! {
-        begun = tokio::time::timeout(HEAD_MAX, stream.readable()) => {
-            if begun.is_err() {
-                return;
-            }
-        }
-        () = &mut closed => return,
-    }
-    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), answer));
-    let ended = tokio::select! {
-        ended = &mut serving => ended,
-        () = &mut closed => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(error = %Chain(&*error), "a connection ended early");
-    }
-}
-
-fn http() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .max_buf_size(HEAD_BYTES_MAX as usize)
-        .http2()
-        .timer(TokioTimer::new())
-        .max_header_list_size(HEAD_BYTES_MAX)
-        .max_concurrent_streams(1024)
-        .keep_alive_interval(UNHEARD_MAX / 2)
-        .keep_alive_timeout(UNHEARD_MAX / 2);
-    builder
-}
-
-/// Small writes go out at once, and a client that vanished without a word is noticed.
-fn tune(stream: &TcpStream) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    let keepalive = TcpKeepalive::new().with_time(UNHEARD_MAX).with_interval(UNHEARD_MAX / 4);
-    socket.set_tcp_keepalive(&keepalive)?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(UNHEARD_MAX))?;
-    Ok(())
-}
-
-/// An error with its causes.
-struct Chain<'a>(&'a (dyn std::error::Error + 'static));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }

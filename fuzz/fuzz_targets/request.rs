@@ -40,6 +40,7 @@ fn ready() -> Ready {
         unknown_fields: UnknownFields::Reject,
         body_max: 1 << 20,
         connections_max: 1,
+        head_max: Duration::from_secs(30),
         request_max: Duration::from_secs(1),
         drain_max: Duration::from_secs(1),
     };

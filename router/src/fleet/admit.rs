@@ -12,8 +12,8 @@ use crate::clock;
 use crate::queue::{Place, Priority, Queue, Waiter};
 
 impl Fleet {
-    /// Waits for a place. Whoever came earlier, with the same priority or a higher one, is first;
-    /// a retry has waited for its turn already. Gives the place and how long that took.
+    /// Waits for a place. Whoever came earlier, with the same priority or a higher one, is first.
+    /// Gives the place and how long that took.
     pub async fn admit(
         self: &Arc<Self>,
         live: &Live,
@@ -21,8 +21,7 @@ impl Fleet {
         now: Instant,
     ) -> Result<(Lease, Duration), Refusal> {
         let mut refusal = Refusal::Overloaded;
-        let is_next = request.ask.light || !request.tried.is_empty() || self.waiting() == 0;
-        if is_next {
+        if request.ask.light || self.waiting() == 0 {
             match self.reserve(live, request.ask, &request.tried, now) {
                 Ok(lease) => return Ok((lease, Duration::ZERO)),
                 Err(found) => refusal = found,
@@ -34,17 +33,8 @@ impl Fleet {
         let (sender, receiver) = oneshot::channel();
         let waiter = Waiter { ask: request.ask, tried: request.tried, sender };
         let len_max = live.config.queue.waiting_max;
-        let seat = match self.join(request.priority, waiter, len_max) {
-            Ok(seat) => seat,
-            Err(_) if is_next => return Err(refusal),
-            // Those who fill the queue may all wait for something else.
-            Err(waiter) => {
-                if self.queue().is_behind(request.priority, waiter.ask) {
-                    return Err(refusal);
-                }
-                let found = self.reserve(live, waiter.ask, &waiter.tried, now);
-                return found.map(|it| (it, Duration::ZERO));
-            }
+        let Some(seat) = self.join(request.priority, waiter, len_max) else {
+            return Err(refusal);
         };
         // A place may have come free between the refusal and the joining.
         self.grant();
@@ -59,17 +49,12 @@ impl Fleet {
         }
     }
 
-    fn join(
-        self: &Arc<Self>,
-        priority: Priority,
-        waiter: Waiter,
-        len_max: usize,
-    ) -> Result<Seat, Waiter> {
+    fn join(self: &Arc<Self>, priority: Priority, waiter: Waiter, max: usize) -> Option<Seat> {
         let mut queue = self.queue();
-        let place = queue.join(priority, waiter, len_max);
+        let place = queue.join(priority, waiter, max);
         self.waiting.store(queue.len(), Ordering::SeqCst);
         drop(queue);
-        Ok(Seat { fleet: Arc::clone(self), place: place? })
+        Some(Seat { fleet: Arc::clone(self), place: place? })
     }
 
     /// Gives free places to those who wait.

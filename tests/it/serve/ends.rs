@@ -10,6 +10,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::serve::asking::with;
 use crate::serve::fixture::{Service, Setup, send};
@@ -66,7 +67,7 @@ async fn a_client_that_does_not_read_holds_up_nobody() {
     let service = Service::start(Setup { lanes: 2, context_max: 4096, ..Setup::default() }).await;
     let body = request(true).to_string();
     let head = format!("POST {COMPLETIONS} HTTP/1.1\r\ncontent-length: {}\r\n\r\n", body.len());
-    let mut deaf = tokio::net::TcpStream::connect(service.address).await.unwrap();
+    let mut deaf = TcpStream::connect(service.address).await.unwrap();
     deaf.write_all((head + &body).as_bytes()).await.unwrap();
     for _ in 0..3 {
         let answer = service.post(COMPLETIONS, &request(false)).await;
@@ -202,11 +203,24 @@ async fn a_second_signal_and_the_drain_deadline_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_do_not_hold_up_the_end() {
     let service = Service::start(Setup::default()).await;
-    let idle = tokio::net::TcpStream::connect(service.address).await.unwrap();
+    let idle = TcpStream::connect(service.address).await.unwrap();
     service.get("/health").await;
     service.stop.send_replace(Stop::Drain);
     service.end().await.unwrap();
     drop(idle);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_never_begin_shut_nobody_out() {
+    let head_max = Duration::from_millis(200);
+    let serve = Serve { connections_max: 1, head_max, ..Setup::default().serve };
+    let service = Service::start(Setup { serve, ..Setup::default() }).await;
+    for begun in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r", "PRI * HTTP/1.1\r\n", "GET /li"] {
+        let mut silent = TcpStream::connect(service.address).await.unwrap();
+        silent.write_all(begun.as_bytes()).await.unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(20), service.get("/livez"));
+        assert_eq!(asked.await.expect(begun).status, 200);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,6 +47,7 @@ impl Default for Setup {
             unknown_fields: UnknownFields::Ignore,
             body_max: 64 << 10,
             connections_max: 64,
+            head_max: Duration::from_secs(30),
             request_max: Duration::from_secs(60),
             drain_max: Duration::from_secs(20),
         };
