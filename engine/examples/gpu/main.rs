@@ -1,6 +1,7 @@
 //! Holds the CUDA backend to its promises on a GPU, and times it.
 //!
 //!     gpu pair MODEL HEAD GOLDEN [PROMPTS]    texts against the reference, modes and batches
+//!     gpu pair SHAPE [PROMPTS]                texts of random weights against each other
 //!     gpu steps [SHAPE...] [BATCH...]         time per step with random weights
 //!     gpu prompts [SHAPE...]                  prompts alone and beside texts, random weights
 //!     gpu switch [SHAPE...]                   drafts on and off ten times a second
@@ -51,6 +52,11 @@ fn run(args: &[String]) -> Result<bool, Box<dyn Error>> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let (layout, args) = layout(&args)?;
     match args {
+        ["pair", shape, rest @ ..] if rest.len() < 2 => {
+            let shape = steps::shapes(&[*shape]).next().ok_or("no such shape")?;
+            let prompts = rest.first().map_or(Ok(100), |it| it.parse())?;
+            pair::check_random(&layout, shape, prompts)
+        }
         ["pair", model, head, golden, rest @ ..] => {
             let prompts = rest.first().map_or(Ok(200), |it| it.parse())?;
             pair::check(&layout, model.as_ref(), head.as_ref(), golden.as_ref(), prompts)
@@ -58,11 +64,10 @@ fn run(args: &[String]) -> Result<bool, Box<dyn Error>> {
         ["steps", wanted @ ..] => steps::time(&layout, wanted).map(|()| true),
         ["prompts", wanted @ ..] => prompts::time(&layout, wanted).map(|()| true),
         ["switch", wanted @ ..] => switch::time(&layout, wanted).map(|()| true),
-        _ => {
-            Err("usage: gpu [--gpus LIST] [--quantization fp8] pair MODEL HEAD GOLDEN [PROMPTS] | \
+        _ => Err("usage: gpu [--gpus LIST] [--quantization fp8] \
+                  pair MODEL HEAD GOLDEN [PROMPTS] | pair SHAPE [PROMPTS] | \
                   steps [SHAPE...] [BATCH...] | prompts [SHAPE...] | switch [SHAPE...]"
-                .into())
-        }
+            .into()),
     }
 }
 

@@ -1,10 +1,10 @@
-//! The default pair: its texts against the reference, and against each other.
+//! A pair of models: its texts against the reference, and against each other.
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use engine::backend::cuda::{CudaBackend, CudaOptions, KvMemory};
+use engine::backend::cuda::{CudaBackend, CudaOptions, Dummy, KvMemory};
 use engine::batch::ids::TokenId;
 use engine::batch::sampling::Sampling;
 use engine::model::{Head, Model, load_head, load_model};
@@ -13,10 +13,11 @@ use serde_json::Value;
 
 use crate::Layout;
 use crate::drive::{Drive, Sometimes, Text, median_ms};
+use crate::steps::{self, Shape};
 
 const END: u32 = 2;
 
-fn options(layout: &Layout, Way { records, lanes, context, .. }: Way) -> CudaOptions {
+fn options(layout: &Layout, Setup { records, lanes, context, .. }: Setup) -> CudaOptions {
     let mut options = CudaOptions {
         cards: layout.cards.clone(),
         weights: layout.weights,
@@ -39,7 +40,7 @@ fn options(layout: &Layout, Way { records, lanes, context, .. }: Way) -> CudaOpt
 
 /// How the pair is run.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Setup {
     depth: u32,
     records: bool,
     lanes: u32,
@@ -50,21 +51,36 @@ const CONTEXT: u32 = 512;
 
 struct Pair {
     layout: Layout,
-    model: Model,
-    head: Head,
+    weights: Weights,
+    /// What prompts are made of.
+    known: Vec<Vec<u32>>,
+}
+
+enum Weights {
+    Read { model: Box<Model>, head: Box<Head> },
+    Random(Shape),
 }
 
 impl Pair {
-    fn drive(&self, way: Way) -> Result<Drive, Box<dyn Error>> {
-        Ok(Drive::new(self.backend(way)?, way.depth))
+    fn drive(&self, setup: Setup) -> Result<Drive, Box<dyn Error>> {
+        Ok(Drive::new(self.backend(setup)?, setup.depth))
     }
 
-    fn backend(&self, way: Way) -> Result<CudaBackend, Box<dyn Error>> {
-        let head = if way.depth == 0 { None } else { Some(&self.head) };
-        let options = options(&self.layout, way);
-        let mut backend = CudaBackend::new(&self.model, head, &options)?;
-        if way.records {
-            backend.record_all(&[0, way.depth])?;
+    fn backend(&self, setup: Setup) -> Result<CudaBackend, Box<dyn Error>> {
+        let options = options(&self.layout, setup);
+        let mut backend = match &self.weights {
+            Weights::Read { model, head } => {
+                let head = Some(&**head).filter(|_| setup.depth != 0);
+                CudaBackend::new(model, head, &options)?
+            }
+            Weights::Random(shape) => {
+                let (model, head) = (shape.model(), shape.head());
+                let head = Some(&head).filter(|_| setup.depth != 0);
+                CudaBackend::dummy(Dummy { model: &model, head }, &options)?
+            }
+        };
+        if setup.records {
+            backend.record_all(&[0, setup.depth])?;
         }
         Ok(backend)
     }
@@ -88,34 +104,63 @@ pub(crate) fn check(
 ) -> Result<bool, Box<dyn Error>> {
     let model = load_model(model)?;
     let head = load_head(head, &model.config, None)?.head;
-    let pair = Pair { layout: layout.clone(), model, head };
     let golden: Value = serde_json::from_str(&fs::read_to_string(golden)?)?;
     let rows = golden["rows"].as_array().ok_or("no rows")?;
+    let known = rows.iter().map(|it| ids(&it["prompt_ids"])).collect();
+    let weights = Weights::Read { model: Box::new(model), head: Box::new(head) };
+    let pair = Pair { layout: layout.clone(), weights, known };
     let right = reference(&pair, rows)?;
-    let right = equal(&pair, rows, prompts)? && right;
-    let right = long(&pair, &mixed(rows, prompts.max(16)))? && right;
-    Ok(paused(&pair, &mixed(rows, prompts))? && right)
+    Ok(alike(&pair, prompts)? && right)
 }
 
-/// Texts that grow past the lengths at which other kernels take them.
+/// With random weights for a few layers of a shape: there is no reference.
+pub(crate) fn check_random(
+    layout: &Layout,
+    shape: &Shape,
+    prompts: usize,
+) -> Result<bool, Box<dyn Error>> {
+    let shape = shape.few_layers();
+    let known = (10..20).flat_map(|it| steps::prompts(&shape, 1, 3 * it)).collect();
+    let pair = Pair { layout: layout.clone(), weights: Weights::Random(shape), known };
+    alike(&pair, prompts)
+}
+
+/// Whether texts are the same in whatever way they are made.
+fn alike(pair: &Pair, prompts: usize) -> Result<bool, Box<dyn Error>> {
+    let right = equal(pair, prompts)?;
+    let right = long(pair, &mixed(&pair.known, prompts.max(16)))? && right;
+    Ok(paused(pair, &mixed(&pair.known, prompts.max(100)))? && right)
+}
+
+/// Texts that grow past the lengths at which other kernels take them, at different steps and beside
+/// each other.
 fn long(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
     let all = prompts.concat();
-    let lens = [700, 180, 650, 690, 1400, 1000];
+    let lens = [700, 180, 450, 1990, 1400, 1000, 2000, 480, 500, 1960, 300, 2100];
     let prompts: Vec<Vec<u32>> =
         lens.iter().map(|len| all.iter().copied().cycle().take(*len).collect()).collect();
     let mut first: Vec<Text> = Vec::new();
     let mut right = true;
-    for (depth, records, batch) in
-        [(0, true, 1), (0, true, 2), (0, true, 4), (0, false, 4), (3, true, 1), (3, true, 4)]
-    {
-        let way = Way { depth, records, lanes: 4, context: 2048 };
-        let texts = pair.drive(way)?.texts(&prompts, batch, 160, &Sampling::greedy())?;
-        if first.is_empty() {
-            first.clone_from(&texts);
+    for (depth, records, batches) in [
+        (0, true, vec![12, 4, 2, 1]),
+        (0, false, vec![4]),
+        (3, true, vec![12, 4, 1]),
+        (3, false, vec![12]),
+    ] {
+        let setup = Setup { depth, records, lanes: 16, context: 4096 };
+        let mut drive = pair.drive(setup)?;
+        for batch in batches {
+            let texts = drive.texts(&prompts, batch, 160, &Sampling::greedy())?;
+            if first.is_empty() {
+                first.clone_from(&texts);
+            }
+            let differ = texts.iter().zip(&first).filter(|(a, b)| a.tokens != b.tokens).count();
+            println!(
+                "{setup:?} batch {batch}: {differ} of {} texts of 160 tokens after {lens:?} differ",
+                texts.len()
+            );
+            right &= differ == 0;
         }
-        let differ = texts.iter().zip(&first).filter(|(a, b)| a.tokens != b.tokens).count();
-        println!("{way:?} batch {batch}: {differ} of 160 tokens after {lens:?} differ");
-        right &= differ == 0;
     }
     Ok(right)
 }
@@ -123,24 +168,26 @@ fn long(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
 /// What waits for the draft layer in pauses gives the drafts that it gives when it does not wait.
 fn paused(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
     let mut right = true;
-    for (steps, batch) in [(3, 16), (13, 7), (30, 64)] {
+    let one = Setup { depth: 0, records: true, lanes: 1, context: CONTEXT };
+    let lanes = if options(&pair.layout, one).shares_a_card() { 64 } else { 128 };
+    for (depth, steps, batch) in [(3, 3, 16), (3, 13, 7), (3, 30, 64), (5, 7, 100)] {
         let run = |records| -> Result<Vec<Text>, Box<dyn Error>> {
-            let backend = pair.backend(Way { depth: 3, records, lanes: 64, context: CONTEXT })?;
+            let backend = pair.backend(Setup { depth, records, lanes, context: CONTEXT })?;
             // None for some steps, then drafts for as many.
             let mut done = 0;
             let drafter = Sometimes(move || {
                 done += 1;
                 (done - 1) / steps % 2 == 1
             });
-            let mut drive = Drive::with(backend, Box::new(drafter), 3);
+            let mut drive = Drive::with(backend, Box::new(drafter), depth);
             drive.texts(prompts, batch, 128, &greedy())
         };
         let (waited, at_once) = (run(true)?, run(false)?);
         let kept = |texts: &[Text]| texts.iter().flat_map(|it| &it.kept).sum::<u32>();
         let differ = waited.iter().zip(&at_once).filter(|(a, b)| a != b).count();
         println!(
-            "{steps} steps with drafts, {steps} without, batch {batch}: {differ} of {} texts or \
-             their drafts differ; kept {} and {}",
+            "{steps} steps with {depth} drafts, {steps} without, batch {batch}: {differ} of {} \
+             texts or their drafts differ; kept {} and {}",
             prompts.len(),
             kept(&waited),
             kept(&at_once),
@@ -156,7 +203,7 @@ fn reference(pair: &Pair, rows: &[Value]) -> Result<bool, Box<dyn Error>> {
     let prompts: Vec<Vec<u32>> = rows.iter().map(|it| ids(&it["prompt_ids"])).collect();
     let mut right = true;
     for depth in [0, 3, 5] {
-        let mut drive = pair.drive(Way { depth, records: true, lanes: 16, context: CONTEXT })?;
+        let mut drive = pair.drive(Setup { depth, records: true, lanes: 16, context: CONTEXT })?;
         let texts = drive.texts(&prompts, 16, 96, &greedy())?;
         let (mut same, mut worst, mut kept, mut wanted) = (0, 0.0_f64, 0, 0);
         let mut rounds = (0, 0);
@@ -187,9 +234,8 @@ fn reference(pair: &Pair, rows: &[Value]) -> Result<bool, Box<dyn Error>> {
     Ok(right)
 }
 
-/// Prompts made of pieces of the reference's.
-fn mixed(rows: &[Value], count: usize) -> Vec<Vec<u32>> {
-    let known: Vec<Vec<u32>> = rows.iter().map(|it| ids(&it["prompt_ids"])).collect();
+/// Prompts made of pieces of those that are known.
+fn mixed(known: &[Vec<u32>], count: usize) -> Vec<Vec<u32>> {
     let words: Vec<u32> = known.concat().into_iter().filter(|it| 100 < *it).collect();
     let mut rng = fastrand::Rng::with_seed(1);
     let mut prompt = |index: usize| {
@@ -204,33 +250,33 @@ fn mixed(rows: &[Value], count: usize) -> Vec<Vec<u32>> {
 }
 
 /// One text for each prompt, whatever the mode, the batch and the way it is queued.
-fn equal(pair: &Pair, rows: &[Value], count: usize) -> Result<bool, Box<dyn Error>> {
-    let prompts = mixed(rows, count);
-    let one = Way { depth: 0, records: true, lanes: 1, context: CONTEXT };
+fn equal(pair: &Pair, count: usize) -> Result<bool, Box<dyn Error>> {
+    let prompts = mixed(&pair.known, count);
+    let one = Setup { depth: 0, records: true, lanes: 1, context: CONTEXT };
     let small = options(&pair.layout, one).shares_a_card();
     let lanes = if small { 16 } else { 256 };
-    let way = |depth, records| Way { depth, records, lanes, context: CONTEXT };
+    let setup = |depth, records| Setup { depth, records, lanes, context: CONTEXT };
     let mut first: Vec<Text> = Vec::new();
     let mut right = true;
     let ways = if small {
         vec![
-            (way(0, true), vec![16, 1]),
-            (way(0, false), vec![7]),
-            (way(3, true), vec![16, 7, 1]),
-            (way(3, false), vec![5]),
-            (way(5, true), vec![16]),
+            (setup(0, true), vec![16, 1]),
+            (setup(0, false), vec![7]),
+            (setup(3, true), vec![16, 7, 1]),
+            (setup(3, false), vec![5]),
+            (setup(5, true), vec![16]),
         ]
     } else {
         vec![
-            (way(0, true), vec![256, 64, 7, 1]),
-            (way(0, false), vec![64]),
-            (way(3, true), vec![256, 64, 7, 1]),
-            (way(3, false), vec![33]),
-            (way(5, true), vec![256, 16]),
+            (setup(0, true), vec![256, 64, 7, 1]),
+            (setup(0, false), vec![64]),
+            (setup(3, true), vec![256, 64, 7, 1]),
+            (setup(3, false), vec![33]),
+            (setup(5, true), vec![256, 16]),
         ]
     };
-    for (way, batches) in ways {
-        let mut drive = pair.drive(way)?;
+    for (setup, batches) in ways {
+        let mut drive = pair.drive(setup)?;
         for batch in batches {
             let some = if batch == 1 { prompts.len().min(24) } else { prompts.len() };
             let texts = drive.texts(&prompts[..some], batch, 256, &greedy())?;
@@ -245,7 +291,7 @@ fn equal(pair: &Pair, rows: &[Value], count: usize) -> Result<bool, Box<dyn Erro
             let kept: u32 = texts.iter().flat_map(|it| &it.kept).sum();
             let seconds: f64 = drive.times.iter().map(|it| it.as_secs_f64()).sum();
             println!(
-                "{way:?} batch {batch}: {differ} of {some} texts differ; {tokens} tokens in \
+                "{setup:?} batch {batch}: {differ} of {some} texts differ; {tokens} tokens in \
                  {seconds:.2} s, {:.0} tok/s, step {:.3} ms, {:.2} tokens a round",
                 tokens as f64 / seconds,
                 median_ms(&drive.times),
@@ -256,7 +302,7 @@ fn equal(pair: &Pair, rows: &[Value], count: usize) -> Result<bool, Box<dyn Erro
     for top_p in [1.0, 0.95] {
         let warm = Sampling { temperature: 0.9, top_p, seed: 5, ..greedy() };
         let [a, b] = [0, 3].map(|depth| -> Result<Vec<Text>, Box<dyn Error>> {
-            pair.drive(way(depth, true))?.texts(&prompts, 64, 128, &warm)
+            pair.drive(setup(depth, true))?.texts(&prompts, 64, 128, &warm)
         });
         let differ = a?.iter().zip(&b?).filter(|(a, b)| a.tokens != b.tokens).count();
         println!("temperature 0.9, top-p {top_p}, depth 0 and 3: {differ} of {count} texts differ");

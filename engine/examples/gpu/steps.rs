@@ -95,6 +95,12 @@ const SHAPES: &[Shape] = &[
 ];
 
 impl Shape {
+    /// The same with few layers, and a matrix of its own for logits: with random weights, texts
+    /// would repeat one token otherwise.
+    pub(crate) fn few_layers(&self) -> Self {
+        Self { layers: 8, tied: false, ..*self }
+    }
+
     pub(crate) fn model(&self) -> ModelConfig {
         ModelConfig {
             name: self.name.to_owned(),
@@ -163,7 +169,8 @@ pub(crate) fn time(layout: &Layout, wanted: &[&str]) -> Result<(), Box<dyn Error
             let options = options(layout, CONTEXT_MAX);
             let mut backend = CudaBackend::dummy(Dummy { model: &model, head }, &options)?;
             let built = clock::now() - start;
-            backend.record_all(&[0, depth])?;
+            let depths: Vec<u32> = (0..=depth).collect();
+            backend.record_all(&depths)?;
             let recorded = clock::now() - start - built;
             let mut drive = Drive::new(backend, depth);
             let mut line = format!("{} {what}, ms a step:", shape.name);
