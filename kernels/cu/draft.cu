@@ -199,9 +199,21 @@ KERNEL gather_deferred(const Deferred d, bf16* out) {
   let_next_start();
   const int step_rows = block_rows_of(d.rows), step = blockIdx.x / d.rows;
   const bf16* from = d.captured + (size_t)step * step_rows * 8 * d.columns;
-  for (int i = threadIdx.x; i < d.columns / 8; i += blockDim.x) {
-    *(uint4*)(out + block_place(blockIdx.x, i * 8, block_rows_of(gridDim.x))) =
-        *(const uint4*)(from + block_place(blockIdx.x % d.rows, i * 8, step_rows));
+  const int eights = d.columns / 8, block_rows = block_rows_of(gridDim.x);
+  for (int first = threadIdx.x; first < eights; first += blockDim.x * AT_ONCE) {
+    uint4 some[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int at = first + i * blockDim.x;
+      if (at < eights) {
+        some[i] = *(const uint4*)(from + block_place(blockIdx.x % d.rows, at * 8, step_rows));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int at = first + i * blockDim.x;
+      if (at < eights) *(uint4*)(out + block_place(blockIdx.x, at * 8, block_rows)) = some[i];
+    }
   }
 }
 

@@ -26,9 +26,18 @@ struct Entry {
 #define SOURCE_PAGE 0x80000000u
 #define SOURCE_NONE NONE
 
+// How steps come from the host and their results go there: by turns one of two boxes in its memory.
+// Words stand behind a line of four, the first of which is the number of lines, that one counted,
+// or 0 if the words were copied to the inbox.
+struct Mail {
+  const u32* words[2];
+  u32* results[2];   // of each entry: number of tokens, tokens; `result_words` in all
+  u32* laid;         // how many steps were laid: after an even number the first box is next
+};
+
 // What stays on the device from step to step, and what a step is laid out into.
 struct Step {
-  const u32* inbox;      // header, then what it points to
+  u32* inbox;            // header, then what it points to
   Entry* entries;
   u32* lane_tokens;      // of each lane: the token chosen last
   u32* lane_lens;        // of each lane: rows whose keys and values stand
@@ -46,7 +55,7 @@ struct Step {
   u32* chain_lanes;
   u32* chain_sources;
   u32* ends;             // of each entry: its last row that stands
-  u32* results;          // of each entry: number of tokens, tokens; `result_words` in all
+  Mail mail;
   const float* simulated;  // if not null: how likely the draft at each place is kept
   int entries_max;       // entries, rows and choosers beyond those of the inbox are laid out as
   int rows_max;          // not existing, up to these
@@ -60,6 +69,11 @@ struct Step {
 enum Header {
   ENTRIES, ROWS, CHOOSERS, PATCHES, ENTRIES_AT, ROW_ENTRIES_AT, CHOOSERS_AT, PATCHES_AT, DEFERRED
 };
+
+// Where the results of the step that was laid last go.
+DEV u32* results_of(const Step& p) {
+  return *p.mail.laid % 2 != 0 ? p.mail.results[0] : p.mail.results[1];
+}
 
 // Even in [0, 1): for pretended acceptance, the same in every run.
 DEV float chance(u32 lane, u32 position) {
@@ -75,7 +89,7 @@ DEV void accept_entry(const Step& p, const u32* choices, u32 index) {
   const Entry entry = p.entries[index];
   const u32 last = entry.row + entry.fed - 1;
   const u32 start = p.positions[entry.row];
-  u32* result = p.results + (size_t)index * p.result_words;
+  u32* result = results_of(p) + (size_t)index * p.result_words;
   u32 kept = 0;
   if (entry.flags & CHOOSES) {
     const u32* chosen = choices + entry.choice;

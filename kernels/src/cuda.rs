@@ -4,6 +4,7 @@ mod beside;
 mod buffer;
 mod clock;
 mod launch;
+mod pinned;
 mod share;
 mod sources;
 
@@ -17,7 +18,8 @@ use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use beside::Queues;
 pub use buffer::Buffer;
 pub use clock::Clock;
-pub use launch::{Arg, Graph, Grid, Inbox, Outbox};
+pub use launch::{Arg, Graph, Grid};
+pub use pinned::{Inbox, Mapped, Outbox};
 pub use share::{Shared, receive_descriptor, send_descriptor};
 pub use sources::version;
 

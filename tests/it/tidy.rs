@@ -60,8 +60,12 @@ const WORDS: &[(&str, &[&str])] = &[
 ];
 
 /// Where unsafe code may stand.
-const FENCE: &[&str] =
-    &["kernels/src/cuda/launch.rs", "kernels/src/cuda/share.rs", "kernels/src/cpu/simd"];
+const FENCE: &[&str] = &[
+    "kernels/src/cuda/launch.rs",
+    "kernels/src/cuda/pinned.rs",
+    "kernels/src/cuda/share.rs",
+    "kernels/src/cpu/simd",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()

@@ -265,7 +265,7 @@ fn lay(
         }
     };
     let extent = Extent { entries: shapes.len(), rows: words.rows(), choosers: 0 };
-    device.write(&mut setting.step.inbox, 0, words.finish())?;
+    setting.step.send(words.finish())?;
     setting.step.lay(device, extent)?;
     Ok(Laid { extent, qkv, spans })
 }

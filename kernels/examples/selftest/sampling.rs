@@ -79,8 +79,7 @@ pub(crate) fn laid(
         words.push(entry, *wish, Lists { tokens: &tokens, ..*lists }, 0);
     }
     let extent = Extent { entries: lanes, rows: words.rows(), choosers: words.choosers() };
-    let sent = words.finish().to_vec();
-    device.write(&mut step.inbox, 0, &sent)?;
+    step.send(words.finish())?;
     step.lay(device, extent)?;
     Ok((step, extent))
 }

@@ -5,7 +5,8 @@ use kernels::ops::draft::{self, Deferred, InputNorms, InputRows, States, Window}
 use kernels::ops::embed;
 use kernels::ops::matmul::{Format, Matrix};
 use kernels::ops::rows::{
-    CHAINED, CHOOSES, Entry, Extent, Lists, NONE, Step, StepSizes, StepWords, Wish,
+    CHAINED, CHOOSES, Entry, Extent, Lists, NONE, NOTHING, PAGE_TOKENS, Step, StepSizes, StepWords,
+    Wish,
 };
 use kernels::ops::sample::Logits;
 
@@ -40,7 +41,7 @@ pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), Device
     words.push(fresh, Wish::greedy(), tokens(&[40, 41]), 0);
     words.push(prompt, Wish::greedy(), tokens(&[50, 51, 52]), 0);
     let extent = Extent { entries: 4, rows: 8, choosers: 4 };
-    send(device, &mut step, &mut words, extent)?;
+    lay(device, &mut step, &mut words, extent)?;
     let read = |step: &Step| -> Result<_, DeviceError> {
         let tokens = device.read(&step.tokens, 0..8)?;
         Ok((tokens, device.read(&step.positions, 0..8)?, device.read(&step.sources, 0..8)?))
@@ -53,22 +54,83 @@ pub(crate) fn compare(device: &Device, report: &mut Report) -> Result<(), Device
     report.same("tokens by page", &device.read(&step.page_tokens, 96..98)?, &[40, 41]);
     let choices = device.upload(&[60, 0, 0, 0])?;
     step.accept(device, extent, &choices)?;
-    report.same("results", &device.read(&step.results, 0..6)?, &[1, 60, 0, 0, 0, 0]);
+    report.same("results", &results(&mut step)?[..6], &[1, 60, 0, 0, 0, 0]);
     report.same("lane lengths", &device.read(&step.lane_lens, 0..2)?, &[18, 3]);
 
     embedding(device, report, &step)?;
-    chained(device, report, &mut step, &mut words)
+    chained(device, report, &mut step, &mut words)?;
+    long(device, report)
 }
 
-fn send(
+/// Lays the step out that the words end with.
+fn lay(
     device: &Device,
     step: &mut Step,
     words: &mut StepWords,
     extent: Extent,
 ) -> Result<(), DeviceError> {
-    let words = words.finish().to_vec();
-    device.write(&mut step.inbox, 0, &words)?;
+    step.send(words.finish())?;
     step.lay(device, extent)
+}
+
+/// Of the step whose choices were just accepted.
+fn results(step: &mut Step) -> Result<Vec<u32>, DeviceError> {
+    let number = step.expect_results()?;
+    Ok(step.results(number)?.to_vec())
+}
+
+/// Steps of more words than are asked for at first, and of more than a kernel takes over by itself.
+fn long(device: &Device, report: &mut Report) -> Result<(), DeviceError> {
+    const ROWS: usize = 4;
+    const LANES: usize = 600;
+    let sizes = StepSizes {
+        lanes: LANES,
+        pages: LANES,
+        pages_max: 1,
+        rows_max: LANES * ROWS,
+        choosers_max: LANES,
+        drafts_max: 1,
+        words_max: LANES * 64,
+    };
+    let mut step = Step::new(device, sizes)?;
+    let few = |it: usize| u32::try_from(it).expect("few");
+    for (round, entries) in [24, 25, 300, LANES, 30, LANES, 2].into_iter().enumerate() {
+        let mut words = StepWords::default();
+        words.clear();
+        let token = |lane: usize, at: usize| few(round * 10_000 + lane * ROWS + at);
+        // Other pages in each round.
+        let page = |lane: usize| (lane * 7 + round) % LANES;
+        for lane in 0..entries {
+            words.patch(few(lane), 0, few(page(lane)));
+            let tokens: Vec<u32> = (0..ROWS).map(|at| token(lane, at)).collect();
+            let entry = Entry { lane: few(lane), fed: 4, flags: CHOOSES, ..Entry::default() };
+            words.push(entry, Wish::greedy(), Lists { tokens: &tokens, ..Lists::default() }, 0);
+        }
+        let extent = Extent { entries, rows: entries * ROWS, choosers: entries };
+        lay(device, &mut step, &mut words, extent)?;
+        let want: Vec<u32> =
+            (0..entries).flat_map(|lane| (0..ROWS).map(move |at| token(lane, at))).collect();
+        let name = format!("a step of {entries} texts");
+        report.same(&name, &device.read(&step.tokens, 0..entries * ROWS)?, &want);
+        let by_page = device.read(&step.page_tokens, 0..LANES * PAGE_TOKENS)?;
+        let by_page: Vec<u32> =
+            (0..entries).map(|lane| by_page[page(lane) * PAGE_TOKENS + 3]).collect();
+        let last: Vec<u32> = (0..entries).map(|lane| token(lane, 3)).collect();
+        report.same(&format!("{name}, its pages"), &by_page, &last);
+        let chosen: Vec<u32> = last.iter().map(|it| it * 3).collect();
+        step.accept(device, extent, &device.upload(&chosen)?)?;
+        let number = step.expect_results()?;
+        // What comes between a step and the reading of its results, where steps are recorded.
+        step.send(&NOTHING)?;
+        step.lay(device, extent)?;
+        step.accept(device, extent, &device.upload(&chosen)?)?;
+        step.take_back(device)?;
+        let want: Vec<u32> = chosen.iter().flat_map(|it| [1, *it]).collect();
+        let results = step.results(number)?;
+        let got: Vec<u32> = results.chunks(3).take(entries).flat_map(|it| [it[0], it[1]]).collect();
+        report.same(&format!("{name}, its results"), &got, &want);
+    }
+    Ok(())
 }
 
 fn table(device: &Device) -> Result<(Matrix, Vec<f32>), DeviceError> {
@@ -111,7 +173,7 @@ fn chained(
     let plain = Entry { lane: 1, start: 3, fed: 1, flags: CHOOSES, ..Entry::default() };
     words.push(plain, Wish::greedy(), Lists { tokens: &[53], ..Lists::default() }, 4);
     let extent = Extent { entries: 2, rows: 8, choosers: 8 };
-    send(device, step, words, extent)?;
+    lay(device, step, words, extent)?;
     report.same("chained", &device.read(&step.positions, 0..8)?, &[18, 19, 20, -1, 3, -1, -1, -1]);
     report.same("chain", &device.read(&step.chain_positions, 0..2)?, &[18, -1]);
 
@@ -129,7 +191,7 @@ fn chained(
     report.same("chain ends", &device.read(&step.chain_positions, 0..2)?, &[-1, -1]);
     let choices = device.upload(&[21, 33, 99, 0, 70, 0, 0, 0])?;
     step.accept(device, extent, &choices)?;
-    let results = device.read(&step.results, 0..10)?;
+    let results = results(step)?;
     report.same("one guess kept", &results[..3], &[2, 21, 33]);
     report.same("no guess", &results[5..7], &[1, 70]);
     report.same("lanes move", &device.read(&step.lane_lens, 0..2)?, &[20, 4]);
@@ -203,11 +265,11 @@ fn waiting(
             words.push(entry, Wish::greedy(), Lists { tokens: &[token], ..Lists::default() }, 0);
         }
         words.defer(before as usize);
-        send(device, step, words, Extent { entries: 4, rows: 4, choosers: 4 })?;
+        lay(device, step, words, Extent { entries: 4, rows: 4, choosers: 4 })?;
         let captured = rounded(&random.floats(8 * COLUMNS, 1.0));
         let choices = device.upload(&[90 + before, 95, 0, 0])?;
         deferred.accept(device, step, &choices, &device.upload(&captured)?, window)?;
-        report.same("plain results", &device.read(&step.results, 0..2)?, &[1, 90 + before]);
+        report.same("plain results", &results(step)?[..2], &[1, 90 + before]);
         pushed.extend(unblocked(&floats(&captured), 4, COLUMNS));
     }
     let window = Window { steps: 3, ..window };

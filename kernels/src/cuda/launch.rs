@@ -1,17 +1,16 @@
-//! The fence: what cudarc leaves unsafe. Launching kernels, page-locked memory, the start gate.
+//! The fence: what cudarc leaves unsafe. Launching kernels and the start gate.
 
-#![expect(unsafe_code, reason = "the fence: launches, page-locked memory and the start gate")]
+#![expect(unsafe_code, reason = "the fence: launches and the start gate")]
 
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
-use std::slice;
 use std::sync::Arc;
 
-use bytemuck::{Pod, Zeroable};
-use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, result, sys};
+use bytemuck::Pod;
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result, sys};
 
-use super::{Buffer, Card, Device, DeviceError};
+use super::{Card, Device, DeviceError};
 
 /// cudarc panics when a library is missing, so presence is asked first; then the driver's age.
 pub(super) fn open(card: &Card, driver_min: i32) -> Result<Arc<CudaContext>, DeviceError> {
@@ -272,116 +271,5 @@ impl fmt::Debug for Graph {
 impl Graph {
     pub fn launch(&self) -> Result<(), DeviceError> {
         Ok(self.graph.launch()?)
-    }
-}
-
-/// Page-locked memory and the event after its last copy.
-struct Pinned<T> {
-    at: *mut T,
-    len: usize,
-    copied: CudaEvent,
-    stream: Arc<CudaStream>,
-}
-
-// SAFETY: the memory is owned, and every access goes through `&mut self` or waits for the copy.
-unsafe impl<T: Send> Send for Pinned<T> {}
-
-impl<T: Pod + Zeroable> Pinned<T> {
-    fn new(device: &Device, len: usize) -> Result<Self, DeviceError> {
-        device.context.bind_to_thread()?;
-        let copied = device.context.new_event(None)?;
-        // SAFETY: the flags ask for ordinary, cached page-locked memory.
-        let at: *mut T = unsafe { result::malloc_host(len.max(1) * size_of::<T>(), 0)? }.cast();
-        // SAFETY: the memory was just allocated for `len` values, and zeros are values.
-        unsafe { ptr::write_bytes(at, 0, len) };
-        Ok(Self { at, len, copied, stream: Arc::clone(&device.queues.main) })
-    }
-
-    /// Waits until the last copy is over.
-    fn wait(&self) -> Result<(), DeviceError> {
-        Ok(self.copied.synchronize()?)
-    }
-}
-
-impl<T> Drop for Pinned<T> {
-    fn drop(&mut self) {
-        // Errors have no one to go to here; the device's next `synchronize` reports them.
-        let context = self.stream.context();
-        context.record_err(self.copied.synchronize());
-        context.record_err(context.bind_to_thread());
-        // SAFETY: allocated by `malloc_host`, and no copy is under way.
-        context.record_err(unsafe { result::free_host(self.at.cast()) });
-    }
-}
-
-/// Words on their way to the device: filled by the host, copied in the device's order.
-pub struct Inbox<T> {
-    memory: Pinned<T>,
-}
-
-impl<T> fmt::Debug for Inbox<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox").field("len", &self.memory.len).finish_non_exhaustive()
-    }
-}
-
-impl<T: Pod + Zeroable> Inbox<T> {
-    pub fn new(device: &Device, len: usize) -> Result<Self, DeviceError> {
-        Ok(Self { memory: Pinned::new(device, len)? })
-    }
-
-    /// Waits for the copy before, then queues a copy of `values` to the start of `to`.
-    pub fn send(&mut self, to: &mut Buffer<T>, values: &[T]) -> Result<(), DeviceError> {
-        assert!(values.len() <= self.memory.len && values.len() <= to.len(), "beyond the inbox");
-        self.memory.wait()?;
-        // SAFETY: `len` values are allocated and no copy reads them.
-        let own = unsafe { slice::from_raw_parts_mut(self.memory.at, self.memory.len) };
-        let own = &mut own[..values.len()];
-        own.copy_from_slice(values);
-        let stream = &self.memory.stream;
-        stream.context().bind_to_thread()?;
-        // SAFETY: source and target have the length; the source stays until `copied`.
-        unsafe { result::memcpy_htod_async(to.write(), own, stream.cu_stream())? };
-        self.memory.copied.record(stream)?;
-        Ok(())
-    }
-}
-
-/// Words on their way from the device.
-pub struct Outbox<T> {
-    memory: Pinned<T>,
-}
-
-impl<T> fmt::Debug for Outbox<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outbox").field("len", &self.memory.len).finish_non_exhaustive()
-    }
-}
-
-impl<T: Pod + Zeroable> Outbox<T> {
-    pub fn new(device: &Device, len: usize) -> Result<Self, DeviceError> {
-        Ok(Self { memory: Pinned::new(device, len)? })
-    }
-
-    /// Queues a copy of the first `len` values of `from`.
-    pub fn fetch(&mut self, from: &Buffer<T>, len: usize) -> Result<(), DeviceError> {
-        assert!(len <= self.memory.len && len <= from.len(), "beyond the outbox");
-        self.memory.wait()?;
-        let stream = &self.memory.stream;
-        stream.context().bind_to_thread()?;
-        // SAFETY: `len` values are allocated, and nobody reads them before `copied`.
-        unsafe {
-            let own = slice::from_raw_parts_mut(self.memory.at, len);
-            result::memcpy_dtoh_async(own, from.read(), stream.cu_stream())?;
-        }
-        self.memory.copied.record(stream)?;
-        Ok(())
-    }
-
-    /// Waits for the last fetch and gives what came.
-    pub fn wait(&mut self) -> Result<&[T], DeviceError> {
-        self.memory.wait()?;
-        // SAFETY: `len` values are allocated and initialised, and no copy writes them.
-        Ok(unsafe { slice::from_raw_parts(self.memory.at, self.memory.len) })
     }
 }

@@ -172,7 +172,7 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_wide_fp8_128"
     ),
     source!("rope", "rope_64", "rope_128"),
-    source!("rows", "patch_pages", "lay_step", "accept", "gather_rows"),
+    source!("rows", "lay_step", "accept", "gather_rows"),
     source!("sample", "sample", "sample_slices"),
 ];
 

@@ -7,12 +7,17 @@ use half::bf16;
 use super::{block_values, whole};
 use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
 
+mod mail;
 mod words;
 
+use mail::{Mail, MailArgs};
 pub use words::{Lists, NOTHING, StepWords, Wish};
 
 /// Tokens of a page.
 pub const PAGE_TOKENS: usize = 16;
+/// Threads that lay a step: with the fewest, the words of a small one are asked for at once.
+const LAY_THREADS_MIN: usize = 256;
+const LAY_THREADS_MAX: usize = 1024;
 /// No row, lane, token or page.
 pub const NONE: u32 = u32::MAX;
 
@@ -64,7 +69,8 @@ pub struct StepSizes {
 #[derive(Debug)]
 pub struct Step {
     pub sizes: StepSizes,
-    pub inbox: Buffer<u32>,
+    inbox: Buffer<u32>,
+    mail: Mail,
     entries: Buffer<Entry>,
     pub lane_tokens: Buffer<u32>,
     pub lane_lens: Buffer<u32>,
@@ -86,8 +92,6 @@ pub struct Step {
     /// One row for each entry: row `e` of a chain.
     pub chain_spans: Buffer<[u32; 2]>,
     ends: Buffer<u32>,
-    /// Of each entry: number of tokens, then tokens, `result_words()` in all.
-    pub results: Buffer<u32>,
     /// How likely the draft at each place is kept, where that is only pretended.
     simulated: Option<Buffer<f32>>,
 }
@@ -114,7 +118,7 @@ pub(super) struct StepArgs {
     chain_lanes: u64,
     chain_sources: u64,
     ends: u64,
-    results: u64,
+    mail: MailArgs,
     simulated: u64,
     entries_max: u32,
     rows_max: u32,
@@ -138,7 +142,9 @@ impl Step {
         let identity: Vec<[u32; 2]> = (0..whole(lanes)).map(|it| [it, 1]).collect();
         Ok(Self {
             sizes,
-            inbox: device.zeros(words_max)?,
+            // Whole lines are written.
+            inbox: device.zeros(words_max.next_multiple_of(4))?,
+            mail: Mail::new(device, words_max, lanes * (2 + sizes.drafts_max))?,
             entries: device.zeros(lanes)?,
             lane_tokens: device.zeros(lanes + 1)?,
             lane_lens: device.zeros(lanes + 1)?,
@@ -157,7 +163,6 @@ impl Step {
             chain_sources: device.zeros(lanes)?,
             chain_spans: device.upload(&identity)?,
             ends: device.zeros(lanes)?,
-            results: device.zeros(lanes * (2 + sizes.drafts_max))?,
             simulated: None,
         })
     }
@@ -181,7 +186,7 @@ impl Step {
         assert!(entries <= sizes.lanes && rows <= sizes.rows_max, "beyond the step's sizes");
         assert!(choosers <= sizes.choosers_max, "beyond the step's sizes");
         StepArgs {
-            inbox: self.inbox.read(),
+            inbox: self.inbox.write(),
             entries: self.entries.write(),
             lane_tokens: self.lane_tokens.write(),
             lane_lens: self.lane_lens.write(),
@@ -199,7 +204,7 @@ impl Step {
             chain_lanes: self.chain_lanes.write(),
             chain_sources: self.chain_sources.write(),
             ends: self.ends.write(),
-            results: self.results.write(),
+            mail: self.mail.args(),
             simulated: self.simulated.as_ref().map_or(0, Buffer::read),
             entries_max: whole(entries),
             rows_max: whole(rows),
@@ -210,13 +215,34 @@ impl Step {
         }
     }
 
-    /// Lays out the step that stands in the inbox.
+    /// Sends the words of a step: what is laid next. Waits for the results of the step before last.
+    pub fn send(&mut self, words: &[u32]) -> Result<(), DeviceError> {
+        self.mail.send(words, &mut self.inbox)
+    }
+
+    /// Lays out the step that was sent; each once, in their order.
     pub fn lay(&mut self, device: &Device, extent: Extent) -> Result<(), DeviceError> {
         let args = self.args(extent);
-        device.launch("patch_pages", Grid::new(4, 256), &[Arg::value(&args)])?;
         let most = extent.entries.max(extent.rows).max(extent.choosers);
-        let grid = Grid::new(whole(most.div_ceil(128)), 128);
-        device.launch("lay_step", grid, &[Arg::value(&args)])
+        let threads = most.next_multiple_of(32).clamp(LAY_THREADS_MIN, LAY_THREADS_MAX);
+        device.launch("lay_step", Grid::new(1, whole(threads)), &[Arg::value(&args)])
+    }
+
+    /// Waits until the step that was sent last is over, in which nothing was, and gives its turn to
+    /// the next: that must not answer where results of the step before may be unread.
+    pub fn take_back(&mut self, device: &Device) -> Result<(), DeviceError> {
+        self.mail.take_back(device)
+    }
+
+    /// All of the step that was sent last is queued: [`Self::results`] of what this gives are its.
+    pub fn expect_results(&mut self) -> Result<usize, DeviceError> {
+        self.mail.expect()
+    }
+
+    /// Waits for the results of one of the last two steps. Of each entry: number of tokens, then
+    /// tokens, `result_words()` in all.
+    pub fn results(&mut self, number: usize) -> Result<&[u32], DeviceError> {
+        self.mail.results(number)
     }
 
     /// Keeps the drafts that `choices`, one for each chooser, confirm; writes the results.

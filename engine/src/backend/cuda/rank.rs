@@ -59,7 +59,6 @@ pub(super) struct Rank {
     span_boxes: [Inbox<[u32; 2]>; 2],
     outgoing: Outgoing,
     tables: Tables,
-    inboxes: [Inbox<u32>; 2],
     outboxes: [Outboxes; 2],
     sent: VecDeque<Sent>,
     /// Bytes of a page.
@@ -67,7 +66,6 @@ pub(super) struct Rank {
     graphs: BTreeMap<Recorded, Graph>,
     records: bool,
     waiting: Waiting,
-    submitted: usize,
     /// Stands as long as the weights do.
     pub(super) shared: Option<(Offer, Told)>,
 }
@@ -123,7 +121,7 @@ impl Rank {
             words_max,
         };
         let step = step(&device, step_sizes, &options.simulated)?;
-        let outboxes = [(); 2].map(|()| Outboxes::new(&device, step.results.len(), choosers_max));
+        let outboxes = [(); 2].map(|()| Outboxes::new(&device, choosers_max));
         let [first, second] = outboxes;
         let held_max = head_config.map_or(0, |_| held_max(model, options));
         Ok(Self {
@@ -137,7 +135,6 @@ impl Rank {
             span_boxes: [Inbox::new(&device, rows_max)?, Inbox::new(&device, rows_max)?],
             outgoing: Outgoing::default(),
             tables: Tables::new(lanes, positions / PAGE_TOKENS),
-            inboxes: [Inbox::new(&device, words_max)?, Inbox::new(&device, words_max)?],
             outboxes: [first?, second?],
             pages: Pages::new(&device, model.layers, 0, target.sizes.kv_heads, model.head_dim)?,
             page_bytes: page_bytes(model, head_config, shard),
@@ -149,7 +146,6 @@ impl Rank {
             graphs: BTreeMap::new(),
             records: options.records,
             waiting: Waiting::default(),
-            submitted: 0,
             shared: shelf.and_then(Shelf::offer),
             device,
         })
@@ -186,7 +182,10 @@ impl Rank {
             for &depth in depths.iter().filter(|it| **it <= held_max) {
                 let (rows, depth) = (1 + depth as usize, depth as usize);
                 let keys_max = self.keys_max();
-                let way = |keys| self.target.way((entries, rows), (keys, keys_max));
+                let way = |keys| {
+                    let way = self.target.way((entries, rows), (keys, keys_max));
+                    way.with_drafts(depth)
+                };
                 let ways: BTreeSet<Way> = way::lengths(keys_max).map(way).collect();
                 for way in ways {
                     self.record(Recorded { entries, rows, depth, way })?;
@@ -199,9 +198,9 @@ impl Rank {
     /// Runs the whole step once, then records it. The step before must have been queued whole: what
     /// runs here is a step in which no row exists.
     fn record(&mut self, shape: Recorded) -> Result<(), BackendError> {
-        self.device.write(&mut self.step.inbox, 0, &NOTHING)?;
+        self.step.send(&NOTHING)?;
         self.run(shape.extent(), Some(shape), shape.depth, (0, 0))?;
-        self.device.synchronize()?;
+        self.step.take_back(&self.device)?;
         let device = Arc::clone(&self.device);
         let graph = device.capture(|| {
             let queued = self.run(shape.extent(), Some(shape), shape.depth, (0, 0));
@@ -226,7 +225,7 @@ impl Rank {
     fn way(&self) -> Way {
         let way = self.target.way(self.outgoing.few(), (self.outgoing.keys, self.keys_max()));
         let has_many = self.outgoing.recorded.is_none() && !self.outgoing.many.is_empty();
-        Way { at_once: way.at_once && !has_many, ..way }
+        Way { at_once: way.at_once && !has_many, ..way }.with_drafts(self.outgoing.depth)
     }
 
     /// Queues everything between the words that were sent and the results.
@@ -238,7 +237,7 @@ impl Rank {
         spans: (usize, usize),
     ) -> Result<(), BackendError> {
         let window = self.window(recorded);
-        let Way { at_once, chunks } = recorded.map_or_else(|| self.way(), |it| it.way);
+        let Way { at_once, chunks } = recorded.map_or(self.outgoing.way, |it| it.way);
         let Self { device, target, head, scratch, step, room, pages, logits, choices, .. } = self;
         step.lay(device, extent)?;
         if let Some(head) = head {
@@ -331,7 +330,7 @@ impl Rank {
             let detail = format!("a step of {} words is longer than the inbox", words.len());
             return Err(BackendError { detail });
         }
-        self.inboxes[self.submitted % 2].send(&mut self.step.inbox, words)?;
+        self.step.send(words)?;
         if let Some(shape) = recorded {
             return Ok(self.graphs[&shape].launch()?);
         }
@@ -351,23 +350,14 @@ impl Rank {
         let is_known = plan.rows.iter().all(|it| (it.0 as usize) < vocab);
         assert!(is_known, "tokens are checked where requests enter");
         self.outgoing.fill(plan, &mut self.tables, self.target.sizes, vocab);
-        let way = self.way();
+        self.outgoing.way = self.way();
         if let Some(shape) = &mut self.outgoing.recorded {
-            shape.way = way;
+            shape.way = self.outgoing.way;
         }
         self.launch(plan)?;
-        let outbox = self.submitted % 2;
-        self.submitted += 1;
+        let sent = Sent::new(self.step.expect_results()?, plan, self.outgoing.words.entries());
         let choosers = self.outgoing.extent().choosers;
-        let laid = self.outgoing.words.entries();
-        let sent = Sent::new(outbox, plan, laid);
-        let results = laid.len() * self.step.result_words();
-        self.outboxes[outbox].fetch(
-            &sent,
-            (&self.step.results, results),
-            &self.choices,
-            choosers,
-        )?;
+        self.outboxes[sent.number].fetch(&sent, &self.choices, choosers)?;
         self.sent.push_back(sent);
         // Behind the results, which need not wait for it.
         if self.waiting.is_full() { self.catch_up() } else { Ok(()) }
@@ -379,6 +369,8 @@ impl Rank {
         let sent = self.sent.pop_front().ok_or_else(|| BackendError {
             detail: "collected more steps than submitted".to_owned(),
         })?;
-        self.outboxes[sent.outbox].read(&sent, self.step.result_words(), choices)
+        let words = self.step.result_words();
+        let results = self.step.results(sent.number)?;
+        self.outboxes[sent.number].read(&sent, results.chunks_exact(words), choices)
     }
 }

@@ -1,6 +1,7 @@
-//! What a step yields, on its way back: fetched when the step is queued, read late.
+//! What a step yields, on its way back: what is reported is fetched when the step is queued, all is
+//! read late.
 
-use kernels::cuda::{Buffer, Device, DeviceError, Outbox};
+use kernels::cuda::{Device, DeviceError, Outbox};
 use kernels::ops::rows::Entry;
 use kernels::ops::sample::{Choices, LOGPROBS_MAX};
 
@@ -8,10 +9,9 @@ use crate::backend::BackendError;
 use crate::batch::ids::TokenId;
 use crate::batch::plan::{StepChoices, StepPlan, TokenLogprobs};
 
-/// Where a step's yield arrives.
+/// Where what is reported of a step arrives.
 #[derive(Debug)]
 pub(super) struct Outboxes {
-    results: Outbox<u32>,
     logprobs: Outbox<f32>,
     top_tokens: Outbox<u32>,
     top_logprobs: Outbox<f32>,
@@ -20,7 +20,8 @@ pub(super) struct Outboxes {
 /// A step on its way.
 #[derive(Debug)]
 pub(super) struct Sent {
-    pub(super) outbox: usize,
+    /// Of the box that its results go to, and of the outboxes.
+    pub(super) number: usize,
     entries: Vec<SentEntry>,
 }
 
@@ -34,14 +35,14 @@ struct SentEntry {
 }
 
 impl Sent {
-    pub(super) fn new(outbox: usize, plan: &StepPlan, laid: &[Entry]) -> Self {
+    pub(super) fn new(number: usize, plan: &StepPlan, laid: &[Entry]) -> Self {
         let wanted = plan.entries.iter().map(|it| it.sampling.logprobs);
         let entries = laid.iter().zip(wanted).map(|(laid, it)| SentEntry {
             choice: laid.choice as usize,
             drafts: laid.drafts,
             wanted: it.map(|it| (it as usize).min(LOGPROBS_MAX)),
         });
-        Self { outbox, entries: entries.collect() }
+        Self { number, entries: entries.collect() }
     }
 
     fn reports(&self) -> bool {
@@ -50,28 +51,21 @@ impl Sent {
 }
 
 impl Outboxes {
-    pub(super) fn new(
-        device: &Device,
-        results: usize,
-        choosers: usize,
-    ) -> Result<Self, DeviceError> {
+    pub(super) fn new(device: &Device, choosers: usize) -> Result<Self, DeviceError> {
         Ok(Self {
-            results: Outbox::new(device, results)?,
             logprobs: Outbox::new(device, choosers)?,
             top_tokens: Outbox::new(device, choosers * LOGPROBS_MAX)?,
             top_logprobs: Outbox::new(device, choosers * LOGPROBS_MAX)?,
         })
     }
 
-    /// Queues the way back of the first `len` words of results, and of what is reported.
+    /// Queues the way back of what is reported.
     pub(super) fn fetch(
         &mut self,
         sent: &Sent,
-        (results, len): (&Buffer<u32>, usize),
         choices: &Choices,
         choosers: usize,
     ) -> Result<(), DeviceError> {
-        self.results.fetch(results, len)?;
         if sent.reports() {
             self.logprobs.fetch(&choices.logprobs, choosers)?;
             self.top_tokens.fetch(&choices.top_tokens, choosers * LOGPROBS_MAX)?;
@@ -80,14 +74,13 @@ impl Outboxes {
         Ok(())
     }
 
-    /// Waits for the step and reads what it yielded; `words` of results for each entry.
-    pub(super) fn read(
+    /// Reads what a step yielded; `results` of each entry: number of tokens, tokens.
+    pub(super) fn read<'a>(
         &mut self,
         sent: &Sent,
-        words: usize,
+        results: impl Iterator<Item = &'a [u32]>,
         choices: &mut StepChoices,
     ) -> Result<(), BackendError> {
-        let results = self.results.wait()?.chunks_exact(words);
         choices.drafts.extend(sent.entries.iter().map(|it| it.drafts));
         for result in results.take(sent.entries.len()) {
             choices.counts.push(result[0]);

@@ -41,6 +41,8 @@ pub(super) struct Outgoing {
     pub(super) words: StepWords,
     /// What it is a case of, if steps of its shape are recorded.
     pub(super) recorded: Option<Recorded>,
+    /// How it is taken. Not known here.
+    pub(super) way: Way,
     /// Rows of each entry, few or cut into blocks, where it is not.
     pub(super) few: Vec<[u32; 2]>,
     pub(super) many: Vec<[u32; 2]>,

@@ -18,6 +18,14 @@ pub(super) struct Way {
     pub(super) chunks: usize,
 }
 
+impl Way {
+    /// The one way for all that differ in nothing that steps of so many drafts ask for: the kernel
+    /// for all layers cuts texts by itself, and only drafts attend without it.
+    pub(super) fn with_drafts(self, depth: usize) -> Self {
+        if self.at_once && depth == 0 { Self { chunks: 1, ..self } } else { self }
+    }
+}
+
 /// Chunks to cut texts for, the longest of which has `keys` keys, of `chunks_max` that there may
 /// be. `blocks`: sequences x kv heads.
 pub(super) fn chunks(blocks: usize, keys: usize, chunks_max: usize) -> usize {

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::backend::cuda::{CudaBackend, CudaOptions, Dummy, KvMemory, kv_bytes_per_page};
 use crate::clock;
 use crate::config::raw::cache_home;
-use crate::config::{Config, DepthRule, LoadFormat, Memory, Mode, Quantization, Until, size};
+use crate::config::{Config, LoadFormat, Memory, Mode, Quantization, size};
 use crate::model::{Head, Model};
 
 /// The backend, ready to serve, and the longest text that it has room for.
@@ -19,7 +19,8 @@ pub(super) fn backend(
 ) -> Result<(Box<dyn Backend>, u32), String> {
     let context_max = super::context_max(config, &model.config)?;
     let depths = match &config.mode {
-        Mode::Eagle3 { depth, .. } => depths(depth),
+        // All up to the most: fewer are made at the end of an answer, and where one wants less.
+        Mode::Eagle3 { depth, .. } => (0..=depth.max).collect(),
         Mode::Baseline | Mode::Ngram { .. } => vec![0],
     };
     let drafts_max = match &config.mode {
@@ -97,16 +98,4 @@ fn simulated(mode: &Mode) -> Vec<f32> {
         }
         _ => Vec::new(),
     }
-}
-
-/// The depths that most steps have, none among them. Others, as at the end of an answer, are
-/// recorded when they are met.
-fn depths(rule: &DepthRule) -> Vec<u32> {
-    let mut depths = vec![0, rule.max];
-    if let Until::Table(lines) = &rule.until {
-        depths.extend(lines.iter().map(|(_, drafts)| rule.max.min(*drafts)));
-    }
-    depths.sort_unstable();
-    depths.dedup();
-    depths
 }

@@ -151,8 +151,7 @@ fn chained(device: &Device, rows: usize) -> Result<(Step, Extent), DeviceError> 
     }
     device.write(&mut step.lane_lens, 0, &vec![5; rows])?;
     let extent = Extent { entries: rows, rows: words.rows(), choosers: words.choosers() };
-    let sent = words.finish().to_vec();
-    device.write(&mut step.inbox, 0, &sent)?;
+    step.send(words.finish())?;
     step.lay(device, extent)?;
     Ok((step, extent))
 }

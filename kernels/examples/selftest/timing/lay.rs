@@ -53,7 +53,6 @@ pub(crate) fn lay_within(
         };
         words.push(entry, Wish::greedy(), Lists { tokens: &tokens, ..Lists::default() }, few(q));
     }
-    let sent = words.finish().to_vec();
-    device.write(&mut step.inbox, 0, &sent)?;
+    step.send(words.finish())?;
     Ok(step)
 }

@@ -52,3 +52,13 @@ fn no_step_is_taken_in_a_way_that_is_not_recorded() {
         }
     }
 }
+
+#[test]
+fn without_drafts_what_one_kernel_takes_is_cut_in_one_way() {
+    let short = Way { at_once: true, chunks: 2 };
+    let long = Way { chunks: 8, ..short };
+    assert_eq!(short.with_drafts(0), long.with_drafts(0));
+    assert_ne!(short.with_drafts(3), long.with_drafts(3));
+    let apart = Way { at_once: false, ..short };
+    assert_eq!(apart.with_drafts(0), apart);
+}
