@@ -202,6 +202,8 @@ pub struct Config {
     pub calibrated_for: Option<Key>,
     /// How sure that calibration is of the threshold, where the policy takes it from there.
     pub threshold_confidence: Option<f64>,
+    /// A calibration is named, and the policy takes nothing from it.
+    pub is_calibration_idle: bool,
     pub limits: Limits,
     pub queue: QueueLimits,
     pub timeouts: Timeouts,
@@ -238,8 +240,12 @@ impl Config {
         names
     }
 
-    /// Tells the log of a threshold that was measured too roughly to be relied on.
+    /// Tells the log of a threshold that was measured too roughly to be relied on, and of a
+    /// calibration that nothing relies on.
     pub fn tell_doubts(&self) {
+        if self.is_calibration_idle {
+            tracing::info!("policy.calibration is not used by this policy");
+        }
         if let Some(confidence) = self.threshold_confidence.filter(|it| *it < CONFIDENCE_USUAL) {
             tracing::warn!(confidence, "the threshold is uncertain: calibrate on a quiet machine");
         }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use crate::config::Role;
 use crate::fleet::endpoint::Tried;
 use crate::fleet::lease::Lease;
 use crate::policy::Ask;
@@ -56,20 +56,29 @@ impl Queue {
         self.waiters.is_empty()
     }
 
-    /// Joins, unless there is no room for it. In a full queue it takes the place of the last one
-    /// of lower priority, whose sender is dropped.
-    pub fn join(&mut self, priority: Priority, waiter: Waiter, len_max: usize) -> Option<Place> {
+    /// Joins; without room for it the waiter comes back. In a full queue it takes the place of the
+    /// last one of lower priority, whose sender is dropped.
+    pub fn join(
+        &mut self,
+        priority: Priority,
+        waiter: Waiter,
+        len_max: usize,
+    ) -> Result<Place, Waiter> {
         if len_max <= self.waiters.len() {
-            let last = *self.waiters.last_key_value()?.0;
-            if last.0 <= priority {
-                return None;
-            }
+            let last = self.waiters.last_key_value().map(|it| *it.0);
+            let Some(last) = last.filter(|it| priority < it.0) else { return Err(waiter) };
             self.waiters.remove(&last);
         }
         let place = (priority, self.next);
         self.next += 1;
         self.waiters.insert(place, waiter);
-        Some(place)
+        Ok(place)
+    }
+
+    /// Does anybody of that priority or a higher one wait for the same?
+    pub fn is_behind(&self, priority: Priority, ask: Ask) -> bool {
+        let mut ahead = self.waiters.iter().take_while(|(place, _)| place.0 <= priority);
+        ahead.any(|(_, waiter)| waiter.ask == ask)
     }
 
     pub fn leave(&mut self, place: Place) {
@@ -82,30 +91,24 @@ impl Queue {
         &mut self,
         mut reserve: impl FnMut(&Waiter) -> Option<T>,
     ) -> Option<(Waiter, T)> {
-        let mut refused: [bool; 3] = [false; 3];
+        // Few things can be asked for, so this holds few.
+        let mut refused: SmallVec<[Ask; 6]> = SmallVec::new();
         let mut found = None;
         for (place, waiter) in &self.waiters {
-            let wish = wish_index(waiter.ask.target);
-            if refused[wish] {
+            if refused.contains(&waiter.ask) {
                 continue;
             }
             if let Some(grant) = reserve(waiter) {
                 found = Some((*place, grant));
                 break;
             }
-            refused[wish] |= waiter.tried.is_empty();
+            if waiter.tried.is_empty() {
+                refused.push(waiter.ask);
+            }
         }
         let (place, grant) = found?;
         let waiter = self.waiters.remove(&place).expect("found under the same borrow");
         Some((waiter, grant))
-    }
-}
-
-fn wish_index(target: Option<Role>) -> usize {
-    match target {
-        None => 0,
-        Some(Role::Speculative) => 1,
-        Some(Role::Throughput) => 2,
     }
 }
 

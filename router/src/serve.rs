@@ -18,11 +18,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
+use self::streams::Streams;
 use crate::client::{Client, Limits, Socket, Stream};
 use crate::clock;
 use crate::config::Config;
 use crate::proxy::Shard;
 use crate::upstream::Connect;
+
+pub(crate) mod streams;
 
 /// The number of headers for which hyper needs no memory from the heap.
 pub(crate) const HEADERS_INLINE: u32 = 100;
@@ -165,7 +168,7 @@ async fn speak<S: Stream, C: Connect>(
         send_stall: config.timeouts.send_stall,
     };
     let socket = Socket::new(stream, Arc::clone(&client), limits, clock::now());
-    let builder = builder(&shard.tasks, &config.limits);
+    let builder = builder(&shard.tasks, config);
     let service = service_fn(|request| {
         let (shard, client) = (Arc::clone(shard), Arc::clone(&client));
         async move { Ok::<_, Infallible>(shard.handle(request, client).await) }
@@ -195,9 +198,11 @@ async fn speak<S: Stream, C: Connect>(
     }
 }
 
-fn builder(tasks: &TaskTracker, limits: &crate::config::Limits) -> auto::Builder<Tasks> {
+fn builder(tasks: &TaskTracker, config: &Config) -> auto::Builder<Streams> {
     let size = |it: u32| usize::try_from(it).unwrap_or(usize::MAX);
-    let mut builder = auto::Builder::new(Tasks(tasks.clone()));
+    let limits = &config.limits;
+    let send_stall = config.timeouts.send_stall;
+    let mut builder = auto::Builder::new(Streams { tasks: tasks.clone(), send_stall });
     // Without `pipeline_flush`: it holds answers back while bytes of a next request are there.
     builder.http1().max_buf_size(size(limits.header_bytes_max).max(8192));
     if limits.headers_max != HEADERS_INLINE {

@@ -114,6 +114,49 @@ async fn http2_without_tls_in_front_of_http1() {
     rig.settled().await;
 }
 
+/// Over HTTP/2 a client that takes nothing more of one answer may go on with others.
+#[tokio::test]
+async fn an_answer_over_http2_that_nobody_takes_is_cut() {
+    let engine = FakeEngine::start(|seen| {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 1 << 30);
+        match seen.path() {
+            "/flood" => {
+                vec![Step::ReadBody, Step::Send(head.into_bytes()), Step::Flood(1 << 30)]
+            }
+            _ => vec![Step::ReadBody, Step::Send(ok("text/plain", b"ok"))],
+        }
+    })
+    .await;
+    let rig = Rig::pinned(&engine, "").await;
+    let mut config = rig.fleet.live().config.clone();
+    let (short, long) = (Duration::from_millis(200), Duration::from_secs(3600));
+    for (count, (send_stall, total, outcome)) in [
+        (Some(short), None, "client_stalled"),
+        (Some(short), Some(long), "client_stalled"),
+        (Some(long), Some(short), "total_timeout"),
+        (None, Some(short), "total_timeout"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        config.timeouts.send_stall = send_stall;
+        config.timeouts.total = total;
+        rig.fleet.reload(config.clone());
+        let mut tasks = JoinSet::new();
+        let stream = TcpStream::connect(rig.address()).await.unwrap();
+        let mut sender = http2_over(stream, &mut tasks).await;
+        let answer = ask(&mut sender, "/flood", "{}").await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        rig.settled().await;
+        eventually("the engine noticed", || engine.left() == count + 1).await;
+        let series = format!("outcomes_total{{endpoint=\"s\",outcome=\"{outcome}\"}}");
+        assert_eq!(rig.metric(&series), f64::from(u8::try_from(count % 2 + 1).unwrap()));
+        assert!(answer.into_body().collect().await.is_err(), "it is no whole answer");
+        let next = ask(&mut sender, "/next", "{}").await;
+        assert_eq!(next.into_body().collect().await.unwrap().to_bytes(), "ok");
+    }
+}
+
 #[tokio::test]
 async fn trailers_pass_over_http1() {
     let engine = FakeEngine::start(|_| {

@@ -96,9 +96,11 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
     let mut checks = Checks::default();
     let c = &mut checks;
     let calibration = calibration(c, &file.policy);
-    let calibrated_for = calibration.as_ref().map(|it| it.key.clone()).filter(|it| !it.is_empty());
-    let is_auto = matches!(&file.policy.high, Some(Threshold::Word(_)));
-    let sure = calibration.as_ref().filter(|_| is_auto).map(|it| it.confidence);
+    let use_made = use_of_calibration(&file.policy);
+    let used = calibration.as_ref().filter(|_| use_made != Use::None);
+    let calibrated_for = used.map(|it| it.key.clone()).filter(|it| !it.is_empty());
+    let sure = used.filter(|_| use_made == Use::Threshold).map(|it| it.confidence);
+    let is_calibration_idle = calibration.is_some() && use_made == Use::None;
     let replicas = c.within("replicas", file.replicas, (1, 1, 64));
     let config = Config {
         listen: c.address("listen", file.listen.as_deref(), "127.0.0.1:8000"),
@@ -109,6 +111,7 @@ pub fn check(file: &File) -> Result<Config, ConfigErrors> {
         policy: policy(c, &file.policy, calibration).share(replicas),
         calibrated_for,
         threshold_confidence: sure,
+        is_calibration_idle,
         limits: limits(c, file),
         queue: queue(c, file),
         timeouts: timeouts(c, file),
@@ -139,7 +142,8 @@ fn collector(c: &mut Checks, file: &File) -> Option<String> {
     let url = file.trace.collector.clone()?;
     let uri = url.parse::<http::Uri>().ok();
     let is_good = uri.is_some_and(|it| {
-        it.scheme_str() == Some("http") && it.host().is_some() && it.path() == "/"
+        let has_port = endpoint::port(&it).is_ok();
+        it.scheme_str() == Some("http") && it.host().is_some() && has_port && it.path() == "/"
     });
     if !is_good {
         c.refuse("trace.collector", format!("{url:?} is not like http://127.0.0.1:4318"));
@@ -227,6 +231,22 @@ fn calibration(c: &mut Checks, raw: &RawPolicy) -> Option<Calibration> {
     let text = c.read("policy.calibration", path)?;
     let parsed = Calibration::parse(&text);
     parsed.map_err(|why| c.refuse("policy.calibration", format!("{}: {why}", path.display()))).ok()
+}
+
+/// What a policy takes from the calibration file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Use {
+    None,
+    Threshold,
+    Curves,
+}
+
+fn use_of_calibration(raw: &RawPolicy) -> Use {
+    match (raw.kind.as_deref(), &raw.high) {
+        (Some("marginal"), _) => Use::Curves,
+        (None | Some("switch" | "spill"), Some(Threshold::Word(_))) => Use::Threshold,
+        _ => Use::None,
+    }
 }
 
 fn policy(c: &mut Checks, raw: &RawPolicy, calibration: Option<Calibration>) -> Policy {

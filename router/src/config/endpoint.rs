@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::HeaderValue;
-use http::uri::Uri;
+use http::uri::{Authority, Uri};
 
 use super::check::Checks;
 use super::raw::Endpoint;
@@ -98,9 +98,12 @@ fn target(c: &mut Checks, field: &dyn Fn(&str) -> String, raw: &Endpoint) -> Tar
     }
     let host = uri.host().unwrap_or_default();
     target.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    target.port = uri.port_u16().unwrap_or(if has_tls { 443 } else { 80 });
-    if target.host.is_empty() || target.port == 0 {
-        c.refuse(field("url"), format!("{url:?} has no host or port"));
+    if target.host.is_empty() {
+        c.refuse(field("url"), format!("{url:?} has no host"));
+    }
+    match port(&uri) {
+        Ok(port) => target.port = port.unwrap_or(if has_tls { 443 } else { 80 }),
+        Err(why) => c.refuse(field("url"), format!("{url:?} {why}")),
     }
     if has_tls {
         let made = tls::client(raw.ca_file.as_deref(), target.http2);
@@ -111,8 +114,23 @@ fn target(c: &mut Checks, field: &dyn Fn(&str) -> String, raw: &Endpoint) -> Tar
     target
 }
 
+/// The port that a URL names, if it names one. What stands there and is none reads as no port at
+/// all elsewhere, and would be taken for the usual one.
+pub(super) fn port(uri: &Uri) -> Result<Option<u16>, &'static str> {
+    let authority = uri.authority().map_or("", Authority::as_str);
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let after = host.strip_prefix(uri.host().unwrap_or_default()).unwrap_or_default();
+    let Some(digits) = after.strip_prefix(':') else { return Ok(None) };
+    let port = digits.parse().ok().filter(|it| *it != 0 && !digits.starts_with('+'));
+    port.map(Some).ok_or("has no port from 1 to 65535 after its colon")
+}
+
 fn authorization(c: &mut Checks, field: &str, raw: &Endpoint) -> Option<HeaderValue> {
     let text = c.read(field, raw.key_file.as_ref()?)?;
+    if text.trim().is_empty() {
+        c.refuse(field, "holds no key");
+        return None;
+    }
     match HeaderValue::try_from(format!("Bearer {}", text.trim())) {
         Ok(mut value) => {
             value.set_sensitive(true);

@@ -153,6 +153,34 @@ fn a_calibration_sets_the_threshold_and_the_curves() {
     assert_eq!(with("").unwrap().files, [path]);
 }
 
+/// What takes nothing from a calibration does not mind what it was made for: when the models have
+/// been changed, `pin` is the way to go on.
+#[test]
+fn only_policies_that_use_a_calibration_rest_on_it() {
+    let path = write(
+        "stale.json",
+        r#"{"format": 1, "key": {"model": "old"}, "threshold": {"high": 12},
+            "curves": {"speculative": [[1, 90]], "throughput": [[1, 50]]}}"#,
+    );
+    for (head, is_used) in [
+        ("kind = \"marginal\"", true),
+        ("high = \"auto\"", true),
+        ("kind = \"spill\"\nhigh = \"auto\"", true),
+        ("", false),
+        ("high = 12", false),
+        ("kind = \"spill\"", false),
+        ("kind = \"pin\"\nrole = \"throughput\"", false),
+        ("kind = \"pin\"\nrole = \"throughput\"\nhigh = \"auto\"", false),
+    ] {
+        let path = path.to_str().unwrap();
+        let config =
+            read(&format!("[policy]\n{head}\ncalibration = {path:?}\n{ENDPOINT}")).unwrap();
+        assert_eq!(config.calibrated_for.is_some(), is_used, "{head}");
+        assert_eq!(config.is_calibration_idle, !is_used, "{head}");
+    }
+    assert!(!read(ENDPOINT).unwrap().is_calibration_idle);
+}
+
 #[test]
 fn files_that_cannot_be_read_are_named() {
     let found = refused(&format!(
@@ -177,6 +205,29 @@ fn targets_name_their_authority() {
         let text = format!("[[endpoint]]\nname = \"a\"\nrole = \"throughput\"\nurl = {url:?}");
         assert_eq!(read(&text).unwrap().endpoints[0].authority, authority);
     }
+}
+
+#[test]
+fn ports_that_are_none_are_refused() {
+    for port in ["81010", "abc", "-1", "+80", "0", ""] {
+        for host in ["http://h", "https://h", "http://[::1]"] {
+            let url = format!("{host}:{port}");
+            let text = format!("[[endpoint]]\nname = \"a\"\nrole = \"throughput\"\nurl = {url:?}");
+            let why = format!("{url:?} has no port from 1 to 65535 after its colon");
+            assert_eq!(refused(&text), [format!("endpoint \"a\" url: {why}")]);
+        }
+        let url = format!("http://h:{port}");
+        let text = format!("[trace]\ncollector = {url:?}\n{ENDPOINT}");
+        let why = format!("trace.collector: {url:?} is not like http://127.0.0.1:4318");
+        assert_eq!(refused(&text), [why]);
+    }
+}
+
+#[test]
+fn a_key_file_without_a_key_is_refused() {
+    let path = write("no-key", " \n");
+    let text = format!("{ENDPOINT}key_file = {:?}", path.to_str().unwrap());
+    assert_eq!(refused(&text), ["endpoint \"a\" key_file: holds no key"]);
 }
 
 /// The rows of the first table after that heading in the README: cells without the bars.

@@ -12,8 +12,8 @@ use crate::clock;
 use crate::queue::{Place, Priority, Queue, Waiter};
 
 impl Fleet {
-    /// Waits for a place. Whoever came earlier, with the same priority or a higher one, is first.
-    /// Gives the place and how long that took.
+    /// Waits for a place. Whoever came earlier, with the same priority or a higher one, is first;
+    /// a retry has waited for its turn already. Gives the place and how long that took.
     pub async fn admit(
         self: &Arc<Self>,
         live: &Live,
@@ -21,7 +21,8 @@ impl Fleet {
         now: Instant,
     ) -> Result<(Lease, Duration), Refusal> {
         let mut refusal = Refusal::Overloaded;
-        if request.ask.light || self.waiting() == 0 {
+        let is_next = request.ask.light || !request.tried.is_empty() || self.waiting() == 0;
+        if is_next {
             match self.reserve(live, request.ask, &request.tried, now) {
                 Ok(lease) => return Ok((lease, Duration::ZERO)),
                 Err(found) => refusal = found,
@@ -33,8 +34,17 @@ impl Fleet {
         let (sender, receiver) = oneshot::channel();
         let waiter = Waiter { ask: request.ask, tried: request.tried, sender };
         let len_max = live.config.queue.waiting_max;
-        let Some(seat) = self.join(request.priority, waiter, len_max) else {
-            return Err(refusal);
+        let seat = match self.join(request.priority, waiter, len_max) {
+            Ok(seat) => seat,
+            Err(_) if is_next => return Err(refusal),
+            // Those who fill the queue may all wait for something else.
+            Err(waiter) => {
+                if self.queue().is_behind(request.priority, waiter.ask) {
+                    return Err(refusal);
+                }
+                let found = self.reserve(live, waiter.ask, &waiter.tried, now);
+                return found.map(|it| (it, Duration::ZERO));
+            }
         };
         // A place may have come free between the refusal and the joining.
         self.grant();
@@ -49,12 +59,17 @@ impl Fleet {
         }
     }
 
-    fn join(self: &Arc<Self>, priority: Priority, waiter: Waiter, max: usize) -> Option<Seat> {
+    fn join(
+        self: &Arc<Self>,
+        priority: Priority,
+        waiter: Waiter,
+        len_max: usize,
+    ) -> Result<Seat, Waiter> {
         let mut queue = self.queue();
-        let place = queue.join(priority, waiter, max);
+        let place = queue.join(priority, waiter, len_max);
         self.waiting.store(queue.len(), Ordering::SeqCst);
         drop(queue);
-        Some(Seat { fleet: Arc::clone(self), place: place? })
+        Ok(Seat { fleet: Arc::clone(self), place: place? })
     }
 
     /// Gives free places to those who wait.

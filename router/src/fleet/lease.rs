@@ -44,9 +44,10 @@ impl Lease {
         self.light
     }
 
-    /// Says how the endpoint did; the first word counts.
+    /// Says how the endpoint did; the first word counts. Light requests say nothing: an engine that
+    /// fails at tokens still lists its models.
     pub fn report(&mut self, report: Report, now: Instant) {
-        if !self.reported {
+        if !self.reported && !self.light {
             self.reported = true;
             let live = self.fleet.live();
             self.member.state.report(report, self.trial, &live.config.breaker, now);

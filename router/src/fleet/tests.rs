@@ -154,6 +154,34 @@ fn a_breaker_moves_traffic_only_where_there_is_an_elsewhere() {
     assert_eq!(name(&reserve(&fleet, WORK).unwrap()), "s");
 }
 
+/// An engine that fails at every generation, and lists its models all the same.
+#[test]
+fn light_requests_tell_a_breaker_nothing() {
+    let fleet = fleet("kind = \"spill\"\nhigh = 8");
+    let now = clock::now();
+    let report = |ask, report, now| {
+        let mut lease = fleet.reserve(&fleet.live(), ask, &[], now).unwrap();
+        lease.report(report, now);
+        name(&lease)
+    };
+    for _ in 0..5 {
+        assert_eq!(report(LIGHT, breaker::Report::Served, now), "s");
+        assert_eq!(report(WORK, breaker::Report::Failed, now), "s");
+    }
+    let speculative = Arc::clone(&fleet.live().members[0].state);
+    assert!(!speculative.is_serving());
+    // After the rest the one trial is for tokens; a light request neither takes nor decides it.
+    let later = now + Duration::from_secs(2);
+    assert_eq!(report(LIGHT, breaker::Report::Served, later), "s");
+    assert_eq!(speculative.admission(later), Admission::Trial);
+    assert_eq!(report(WORK, breaker::Report::Served, later), "s");
+    assert!(speculative.is_serving());
+    for _ in 0..9 {
+        report(LIGHT, breaker::Report::Failed, later);
+    }
+    assert!(speculative.is_serving());
+}
+
 #[test]
 fn a_recovered_endpoint_starts_slowly() {
     let fleet = fleet("kind = \"pin\"\nrole = \"speculative\"");
@@ -208,6 +236,54 @@ async fn a_place_that_comes_free_goes_to_the_first_in_the_queue() {
     held.pop();
     held.push(normal.await.unwrap().0);
     check_books(&fleet, &held);
+}
+
+/// A queue full of requests for the speculative role, which has no room, is in nobody else's way.
+#[tokio::test(start_paused = true)]
+async fn a_queue_of_other_wishes_turns_nobody_away() {
+    let text = "[queue]\nwaiting_max = 2\n";
+    let fleet = Fleet::new(config("", &PAIR, text), Metrics::new(), clock::now());
+    fleet.endpoints().iter().for_each(|it| rise(&fleet, it));
+    let live = fleet.live_owned();
+    let asking = |target, priority| {
+        let ask = Ask { target, light: false };
+        Request { ask, ..request(priority, Duration::from_secs(10)) }
+    };
+    let strict = || asking(Some(Role::Speculative), Priority::Normal);
+    let mut held: Vec<_> = (0..8).map(|_| reserve(&fleet, strict().ask).unwrap()).collect();
+    let mut waiting: Vec<_> =
+        (0..2).map(|_| Box::pin(fleet.admit(&live, strict(), clock::now()))).collect();
+    assert!(waiting.iter_mut().all(|it| poll(it).is_pending()));
+    for target in [Some(Role::Throughput), None] {
+        let low = asking(target, Priority::Low);
+        held.push(fleet.admit(&live, low, clock::now()).await.unwrap().0);
+        assert_eq!(name(held.last().unwrap()), "t");
+    }
+    // Nobody passes those who want the same.
+    drop(held.remove(0));
+    assert_eq!(fleet.waiting(), 1);
+    let third = fleet.admit(&live, strict(), clock::now());
+    let mut third = Box::pin(third);
+    assert!(poll(&mut third).is_pending());
+    let fourth = fleet.admit(&live, strict(), clock::now()).await;
+    assert_eq!(fourth.unwrap_err(), Refusal::Overloaded);
+}
+
+/// What could not be reached is tried elsewhere at once, whoever waits for something else.
+#[tokio::test(start_paused = true)]
+async fn a_retry_does_not_wait_behind_others() {
+    let (fleet, _held) = full();
+    fleet.reload(config("", &PAIR, "[queue]\nwaiting_max = 2\n"));
+    let live = fleet.live_owned();
+    rise(&fleet, &live.members[1].state);
+    let strict = Ask { target: Some(Role::Speculative), light: false };
+    let wait = Duration::from_secs(10);
+    let waiter = Request { ask: strict, ..request(Priority::High, wait) };
+    let mut waiting = Box::pin(fleet.admit(&live, waiter, clock::now()));
+    assert!(poll(&mut waiting).is_pending());
+    let tried = Tried::from_slice(&[live.members[0].state.id]);
+    let retry = Request { tried, ..request(Priority::Low, Duration::ZERO) };
+    assert_eq!(name(&fleet.admit(&live, retry, clock::now()).await.unwrap().0), "t");
 }
 
 #[tokio::test(start_paused = true)]

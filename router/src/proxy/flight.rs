@@ -10,6 +10,7 @@ use crate::clock;
 use crate::fleet::Fleet;
 use crate::fleet::lease::Lease;
 use crate::outcome::Outcome;
+use crate::serve::streams;
 use crate::upstream::upload::Progress;
 
 /// Unless somebody says how it ended, the client left.
@@ -116,7 +117,7 @@ impl Flight {
         let (outcome, now) = self.ended.unwrap_or_else(|| {
             let has_stalled = self.client.has_stalled();
             let gone = if has_stalled { Outcome::ClientStalled } else { Outcome::ClientGone };
-            (gone, clock::now())
+            (streams::late().unwrap_or(gone), clock::now())
         });
         self.end(outcome, now);
         let member = self.lease.member();

@@ -100,11 +100,11 @@ pub fn to_upstream(headers: &mut HeaderMap, peer: &HeaderValue, is_tls: bool) {
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let given = headers.get(&FORWARDED_FOR).and_then(|it| it.to_str().ok());
-    let chain = given.zip(peer.to_str().ok()).map(|(given, peer)| {
-        HeaderValue::try_from(format!("{given}, {peer}")).expect("visible characters only")
-    });
-    headers.insert(FORWARDED_FOR, chain.unwrap_or_else(|| peer.clone()));
+    // Each hop may have added a line instead of a word; the order of lines is that of words.
+    let given = headers.get_all(&FORWARDED_FOR).iter().chain([peer]);
+    let chain = given.map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b", "[..]);
+    let chain = HeaderValue::from_bytes(&chain).expect("made of values and a separator");
+    headers.insert(FORWARDED_FOR, chain);
     if let Entry::Vacant(entry) = headers.entry(FORWARDED_PROTO) {
         entry.insert(HeaderValue::from_static(if is_tls { "https" } else { "http" }));
     }

@@ -16,6 +16,7 @@ use super::flight::Flight;
 use crate::client::Client;
 use crate::clock;
 use crate::outcome::Outcome;
+use crate::serve::streams;
 use crate::upstream::wire::Wire;
 use crate::upstream::{Pool, Transport};
 
@@ -165,6 +166,7 @@ impl<Io: Transport> Relay<Io> {
             Poll::Ready(Some(Ok(frame))) => {
                 let now = clock::now();
                 self.moved_at = now;
+                streams::handed_over(self.terms.patience.total_until, now);
                 if let Some(flight) = &mut self.flight
                     && let Some(data) = frame.data_ref()
                 {
@@ -201,8 +203,15 @@ impl<Io: Transport> Body for Answer<Io> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        streams::asked();
         match self.get_mut() {
-            Self::Own(bytes) => Poll::Ready(bytes.take().map(|it| Ok(Frame::data(it)))),
+            Self::Own(bytes) => {
+                let bytes = bytes.take();
+                if bytes.is_some() {
+                    streams::handed_over(None, clock::now());
+                }
+                Poll::Ready(bytes.map(|it| Ok(Frame::data(it))))
+            }
             Self::Relay(relay) => relay.poll_relay(cx),
         }
     }

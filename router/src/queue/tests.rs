@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Role;
 
 fn waiter(target: Option<Role>) -> Waiter {
     let ask = Ask { target, light: false };
@@ -6,7 +7,7 @@ fn waiter(target: Option<Role>) -> Waiter {
 }
 
 fn join(queue: &mut Queue, priority: Priority, target: Option<Role>) -> Option<Place> {
-    queue.join(priority, waiter(target), 3)
+    queue.join(priority, waiter(target), 3).ok()
 }
 
 #[test]
@@ -47,8 +48,32 @@ fn a_grant_goes_to_the_first_that_can_be_placed() {
 }
 
 #[test]
+fn a_light_request_is_asked_though_work_was_refused() {
+    let mut queue = Queue::default();
+    join(&mut queue, Priority::Normal, None).unwrap();
+    let mut light = waiter(None);
+    light.ask.light = true;
+    queue.join(Priority::Normal, light, 3).unwrap();
+    let (granted, ()) = queue.grant(|it| it.ask.light.then_some(())).unwrap();
+    assert!(granted.ask.light);
+}
+
+#[test]
+fn one_is_behind_those_who_want_the_same_and_may_go_first() {
+    let mut queue = Queue::default();
+    let ask = |target, light| Ask { target, light };
+    let wanted = ask(Some(Role::Speculative), false);
+    join(&mut queue, Priority::Normal, wanted.target).unwrap();
+    assert!(!queue.is_behind(Priority::High, wanted));
+    assert!(queue.is_behind(Priority::Normal, wanted) && queue.is_behind(Priority::Low, wanted));
+    for other in [ask(None, false), ask(Some(Role::Throughput), false), ask(wanted.target, true)] {
+        assert!(!queue.is_behind(Priority::Low, other));
+    }
+}
+
+#[test]
 fn no_room_at_all_means_no_queue() {
     let mut queue = Queue::default();
-    assert!(queue.join(Priority::High, waiter(None), 0).is_none());
+    assert!(queue.join(Priority::High, waiter(None), 0).is_err());
     assert!(queue.is_empty());
 }

@@ -61,6 +61,12 @@ fn the_chain_of_addresses_grows() {
         to_upstream,
         "x-forwarded-for: 1.2.3.4, 10.0.0.7\nx-forwarded-proto: https",
     );
+    // Somebody made the first line up; the second is what the proxy in front of us saw.
+    check(
+        "x-forwarded-for: 6.6.6.6\nx-forwarded-for: 203.0.113.9",
+        to_upstream,
+        "x-forwarded-for: 6.6.6.6, 203.0.113.9, 10.0.0.7\nx-forwarded-proto: http",
+    );
 }
 
 #[test]
