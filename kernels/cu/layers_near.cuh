@@ -11,9 +11,10 @@ DEV bool load_head(Raw<PAIRS>& raw, const Near& p, int row, int position, int he
   const int lane = thread() % WARP;
   int within = head - p.kv_head * p.group;
   if (p.rope.heads <= head) within = p.group + (p.rope.heads + p.rope.kv_heads <= head);
-  const float* from = p.raw + (row * (p.group + 2) + within) * 64 + lane;
+  const int at = row - p.first_row;
+  const float* from = p.raw + (at * (p.group + 2) + within) * 64 + lane;
   raw.values.low[0] = from[0], raw.values.high[0] = from[WARP];
-  raw.turns[0] = p.turns[row * WARP + lane];
+  raw.turns[0] = p.turns[at * WARP + lane];
   return true;
 }
 
@@ -26,23 +27,23 @@ DEV void store_row(const Near& p, uint2 span, int kv_head, int row, int at, floa
               p.inner_there);
 }
 
-// Turns the rows' own queries, keys and values; the latter to their places among those of the
-// chunk from `key0` on.
-DEV void turn_near(Keys& s, const Near& p, const Text& text, int key0) {
-  const int me = again(threadIdx.x), lane = me % WARP;
-  const int heads = p.group + 2, all = text.span.y * heads;
-  int at = 0, within = me / WARP;
-  for (int one = within; one < all; one += WARPS, within += WARPS) {
-    while (heads <= within) within -= heads, ++at;
+// Turns `heads` of the rows' own queries, keys and values from head `first` on, which stand in this
+// order; keys and values to their places among those of the chunk from `key0` on.
+DEV void turn_near(Keys& s, const Near& p, const Text& text, int key0, int first, int heads) {
+  const int me = again(threadIdx.x), lane = me % WARP, all = text.span.y * heads;
+  int at = 0, left = me / WARP;
+  for (int one = left; one < all; one += WARPS, left += WARPS) {
+    while (heads <= left) left -= heads, ++at;
+    const int within = first + left;
     const bool is_q = within < p.group;
     const int key = text.start + at - key0;
     if (!is_q && (text.rows <= at || key < 0 || CHUNK <= key)) continue;
     int head = p.kv_head * p.group + within;
     if (!is_q) head = p.rope.heads + (within - p.group) * p.rope.kv_heads + p.kv_head;
-    const float* from = p.raw + ((text.span.x + at) * heads + within) * 64 + lane;
+    const float* from = p.raw + (at * (p.group + 2) + within) * 64 + lane;
     Raw<1> raw;
     raw.values.low[0] = from[0], raw.values.high[0] = from[WARP];
-    raw.turns[0] = p.turns[(text.span.x + at) * WARP + lane];
+    raw.turns[0] = p.turns[at * WARP + lane];
     Head<1> turned = {};
     if (at < text.rows && p.rope.behind <= text.start + at) {
       turned = turned_head(p.rope, raw, head);
@@ -54,11 +55,11 @@ DEV void turn_near(Keys& s, const Near& p, const Text& text, int key0) {
   }
 }
 
-// The rows' own keys and values in the block's chunk to their pages.
-DEV void keep_near(const Hub& hub, Keys& s) {
+// The rows' own keys and values in the chunk from `key0` on to their pages.
+DEV void keep_near(const Hub& hub, Keys& s, int key0) {
   const Near& p = hub.near;
   const int i = again(threadIdx.x), row = i / 16, is_v = i / 8 % 2, chunk = i % 8;
-  const int position = hub.text.start + row, key = position - hub.part * CHUNK;
+  const int position = hub.text.start + row, key = position - key0;
   if (hub.text.rows <= row || key < 0 || CHUNK <= key) return;
   const bf16* from = chunk_at<64>(is_v ? s.v : s.k, key, chunk);
   const size_t slot = slot_of(p.rope, hub.own_pages[row], is_v, p.kv_head, position, 64);
@@ -129,21 +130,20 @@ DEV void add_tiles(Part<64, 1, WARPS>& part, Keys& s, int tiles, int halves, flo
   }
 }
 
-// Results of a packed row, values `at` and the next, to all blocks.
-DEV void send_attended(Hub& hub, int row, int at, float low, float high) {
-  const u32 word = pack_bf16(low, high);
-  const u32* to = hub.inner[at / 16][0] + hub.packed[row] + at % 8 + at % 16 / 8;
-  send_to_all(to, word, &hub.inner_there);
+// Results of a packed row to all blocks, of four lanes eight values from `at` on. A warp calls it.
+DEV void send_attended(Hub& hub, int row, int at, float low, float high, bool is_there) {
+  const u32* to = hub.inner[0][0] + hub.packed[row] + at / 8 * HALF;
+  send_four(to, pack_bf16(low, high), &hub.inner_there, is_there);
 }
 
 // A chunk's part to the block that merges them.
-DEV void send_part(Hub& hub, float* merged, const Part<64, 1, WARPS>& part, int rows) {
+DEV void send_part(Hub& hub, float* merged, const Part<64, 1, WARPS>& part, int chunk, int rows) {
   const int me = again(threadIdx.x), lane = me % WARP, warp = me / WARP;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = half * 8 + lane / 4;
     if (rows <= row) continue;
-    float* to = merged + (hub.part * rows + row) * LINE;
+    float* to = merged + (chunk * rows + row) * LINE;
     const float2 sums = make_float2(part.sums[0][0][half * 2], part.sums[0][0][half * 2 + 1]);
     send(to + warp * 8 + lane % 4 * 2, sums, &hub.parts_there, hub.merger);
     if (warp != 0 || lane % 4 != 0) continue;
@@ -152,12 +152,13 @@ DEV void send_part(Hub& hub, float* merged, const Part<64, 1, WARPS>& part, int 
   }
 }
 
-// Merges the chunks, from left to right: see `merge_parts`.
-DEV void merge_near(Hub& hub, const float* merged, int rows, float scale) {
+// Merges a layer's chunks, from left to right: see `merge_parts`.
+DEV void merge_near(Hub& hub, const float* merged, int index, int rows, float scale) {
+  wait_for(&hub.parts_there, index & 1);
   for (int i = again(threadIdx.x); i < rows * WARP; i += THREADS) {
     const int row = i / WARP, at = i % WARP * 2;
     float most = NEGATIVE_INFINITY, weights = 0.0f, low = 0.0f, high = 0.0f;
-    for (int chunk = 0; chunk < hub.parts; ++chunk) {
+    for (int chunk = 0; chunk < hub.text.chunks; ++chunk) {
       const float* from = merged + (chunk * rows + row) * LINE;
       const float2 sums = *(const float2*)(from + at), rest = *(const float2*)(from + 64);
       float mine, theirs;
@@ -166,7 +167,22 @@ DEV void merge_near(Hub& hub, const float* merged, int rows, float scale) {
       low = merge(low, mine, sums.x, theirs);
       high = merge(high, mine, sums.y, theirs);
     }
-    send_attended(hub, row, at, divide(low, weights), divide(high, weights));
+    send_attended(hub, row, at, divide(low, weights), divide(high, weights), true);
+  }
+}
+
+// Results of rows whose one chunk this is.
+DEV void send_whole(Hub& hub, const Part<64, 1, WARPS>& part, int rows, int halves) {
+  const int me = again(threadIdx.x), lane = me % WARP, warp = me / WARP;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (halves <= half) break;
+    const int row = half * 8 + lane / 4;
+    // Adding it to nothing leaves it as it is, but no zero below zero.
+    const float* pair = &part.sums[0][0][half * 2];
+    const float weights = part.weights[0][half * 2];
+    send_attended(hub, row, warp * 8, divide(__fadd_rn(pair[0], 0.0f), weights),
+                  divide(__fadd_rn(pair[1], 0.0f), weights), row < rows);
   }
 }
 
@@ -175,7 +191,7 @@ DEV void attend_near(Hub& hub, Keys& s, int index, const Layers& of) {
   const Near& p = hub.near;
   const NearText& text = hub.text;
   const int key0 = hub.part * CHUNK, rows = text.span.y * p.group, halves = rows <= 8 ? 1 : 2;
-  turn_near(s, p, text, key0);
+  turn_near(s, p, text, key0, 0, p.group + 2);
   __syncthreads();
   float scores[1][4][4];
   score(scores, s, key0, p, text, halves);
@@ -187,22 +203,61 @@ DEV void attend_near(Hub& hub, Keys& s, int index, const Layers& of) {
   add_tiles(part, s, min((text.keys - key0 + KEYS - 1) / KEYS, TILE_COUNT), halves, p.scale_log2);
   if (1 < hub.parts) {
     float* const merged = merged_of(hub, of);
-    send_part(hub, merged, part, rows);
-    if (hub.part != 0) return;
-    wait_for(&hub.parts_there, index & 1);
-    merge_near(hub, merged, rows, p.scale_log2);
-    return;
+    send_part(hub, merged, part, hub.part, rows);
+    if (hub.part == 0) merge_near(hub, merged, index, rows, p.scale_log2);
+  } else {
+    send_whole(hub, part, rows, halves);
   }
-  const int me = again(threadIdx.x), lane = me % WARP, warp = me / WARP;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = half * 8 + lane / 4;
-    if (rows <= row) continue;
-    // Adding it to nothing leaves it as it is, but no zero below zero.
-    const float* pair = &part.sums[0][0][half * 2];
-    const float weights = part.weights[0][half * 2];
-    send_attended(hub, row, warp * 8 + lane % 4 * 2, divide(__fadd_rn(pair[0], 0.0f), weights),
-                  divide(__fadd_rn(pair[1], 0.0f), weights));
+}
+
+// One of a block's chunks, the first or a later one, where it has several.
+DEV void attend_to_chunk(Hub& hub, Keys& s, int chunk, float* merged) {
+  const Near& p = hub.near;
+  const NearText& text = hub.text;
+  const int key0 = chunk * CHUNK, next = chunk + hub.parts;
+  const int rows = text.span.y * p.group, halves = rows <= 8 ? 1 : 2;
+  const bool is_first = chunk == hub.part, has_next = next < text.chunks;
+  // The rows' own keys go to their pages before others take their places.
+  const bool is_early = has_next && key0 + CHUNK <= text.start;
+  turn_near(s, p, text, key0, is_first ? 0 : p.group, is_first ? p.group + 2 : 1);
+  __syncthreads();
+  float scores[1][4][4];
+  score(scores, s, key0, p, text, halves);
+  __syncthreads();
+  if (is_early) copy_chunk<64>(s.k, p, text, p.kv_head, 0, next);
+  weigh(scores, s, p, halves);
+  if (!is_first) {
+    // Values may come later than keys.
+    if (is_early) copies_wait<1>();
+    else copies_wait<0>();
+    __syncthreads();
+    turn_near(s, p, text, key0, p.group + 1, 1);
   }
+  __syncthreads();
+  Part<64, 1, WARPS> part;
+  part.clear();
+  add_tiles(part, s, min((text.keys - key0 + KEYS - 1) / KEYS, TILE_COUNT), halves, p.scale_log2);
+  send_part(hub, merged, part, chunk, rows);
+  if (!has_next) return;
+  __syncthreads();
+  if (!is_early) {
+    keep_near(hub, s, key0);
+    __syncthreads();
+    copy_chunk<64>(s.k, p, text, p.kv_head, 0, next);
+  }
+  copy_chunk<64>(s.v, p, text, p.kv_head, 1, next);
+  copies_wait<1>();
+  __syncthreads();
+}
+
+// `attend_near` where a block may have several chunks.
+DEV void attend_chunks(Hub& hub, Keys& s, int index, const Layers& of) {
+  float* const merged = merged_of(hub, of);
+#pragma unroll 1
+  for (int chunk = hub.part; chunk < hub.text.chunks; chunk += hub.parts) {
+    attend_to_chunk(hub, s, chunk, merged);
+  }
+  const int rows = hub.text.span.y * hub.near.group;
+  if (hub.part == 0) merge_near(hub, merged, index, rows, hub.near.scale_log2);
 }
 #endif

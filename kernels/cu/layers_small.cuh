@@ -5,18 +5,31 @@
 
 #define CLUSTER 8        // blocks
 #define SLICES 8         // of each matrix, one a warp
+#ifdef WIDE
+#define ROWS 16          // of a cluster
+#define DOWN_SLICES 2    // that a cluster has
+#define UNITS_MAX 9      // of the stream
+#define INNER_MAX 6      // units between a cluster's products
+#else
 #define ROWS 8
-#define TILES_EACH 3     // of a cluster's first product that a block has, at most
+#define DOWN_SLICES 1
+#define UNITS_MAX 10
+#define INNER_MAX 4
+#endif
+#define BANDS (ROWS / 8) // of rows: what tensor cores take at once
+#define KV_TILES 3       // of the first product that a block of a kv head has, at most
+#define FORWARD_TILES (3 * DOWN_SLICES)   // and another one
+#define JOB_UNITS 3      // of a part of the second product, at most
 #define OWN_TILES 5      // of the stream that a block has, at most
 #define OWN_PAIRS (OWN_TILES * 8)
 #define OWN_EACH ((ROWS * OWN_PAIRS + THREADS - 1) / THREADS)
-#define UNITS_MAX 10     // of the stream
-#define INNER_MAX 4      // units between a cluster's products
+#define RAW_HEADS 32     // queries, keys and values of a text
 #define LINE 66          // values of a row of a chunk that waits to be merged
 #define LINE_BYTES (LINE * 4)
-#define SECONDS (ROWS * OWN_PAIRS - THREADS)
+#define LATER (ROWS * OWN_PAIRS - THREADS)
+#define HALF (ROWS * 4 + 4)   // words of 8 inputs of each row, apart from the next ones' banks
 #define JOBS_EACH (OWN_TILES * SLICES)
-#define PARTIAL (SLICES * 16 + 4)   // values of a row of a tile, apart from the next one's banks
+#define PARTIAL (SLICES * 16 + 4)   // values of a row of a tile, likewise
 
 enum Product { OF_O, OF_DOWN };
 
@@ -24,14 +37,17 @@ enum Product { OF_O, OF_DOWN };
 
 typedef Shared<64, 1> Keys;
 typedef u32 Words[ROWS][8];   // 16 inputs of each row, in pairs: those a lane takes side by side
+// The same: eight, then eight, so that words of four lanes are side by side.
+typedef u32 Halves[2][HALF];
+typedef float Partial[ROWS][PARTIAL];   // sums of a tile's slices
 
 // A block's attention: what comes from the blocks of its cluster, and what goes to them.
 struct Near : Attend {
   const float* raw;
   const float2* turns;
-  Words* inner;
+  Halves* inner;
   const u64* inner_there;
-  int kv_head;
+  int kv_head, first_row;
 };
 
 // Its rows, of which a table knows how many keys each sees.
@@ -49,7 +65,9 @@ struct __align__(16) Job {
 // What a cluster has: a kv head of some sequences, or a slice of down.
 struct Seat {
   bool is_kv;
-  int at;             // the head, or the slice
+  bool counts;        // this block counts layers for all that wait for each other
+  int team;           // of those that share nothing with each other
+  int at;             // the head, or which of the others
   Range sequences;
   int each;           // blocks that there are for a sequence
 
@@ -58,11 +76,22 @@ struct Seat {
 
   MEMBER void find(const Layers& p) {
     const int cluster = blockIdx.x / CLUSTER, kv_heads = p.attend.rope.kv_heads;
-    const int teams = (gridDim.x / CLUSTER - SLICES) / kv_heads, team = cluster / kv_heads;
+#ifdef WIDE
+    const int clusters = kv_heads + SLICES / DOWN_SLICES, teams = gridDim.x / CLUSTER / clusters;
     const int most = (p.sequences + teams - 1) / teams;
-    is_kv = team < teams, at = is_kv ? cluster % kv_heads : cluster - teams * kv_heads;
-    sequences.first = is_kv ? team * most : 0;
+    team = cluster / clusters, at = cluster % clusters;
+    is_kv = at < kv_heads, at -= is_kv ? 0 : kv_heads;
+    sequences.first = team * most;
+    sequences.count = min(most, p.sequences - sequences.first);
+    counts = keeps() && blockIdx.x % CLUSTER == 0;
+#else
+    const int teams = (gridDim.x / CLUSTER - SLICES) / kv_heads, its = cluster / kv_heads;
+    const int most = (p.sequences + teams - 1) / teams;
+    is_kv = its < teams, at = is_kv ? cluster % kv_heads : cluster - teams * kv_heads;
+    sequences.first = is_kv ? its * most : 0;
     sequences.count = min(is_kv ? most : p.sequences, p.sequences - sequences.first);
+    team = 0, counts = blockIdx.x == 0;
+#endif
     each = CLUSTER / most;
   }
 };
@@ -84,25 +113,34 @@ struct Hub {
   Range slices;                     // of the second product
   Near near;
   NearText text;
-  bool is_short;                    // no part has two chunks, and they fit `merged_of`
+  bool fits;                        // what there is to be merged, into `merged_of`
+  bool is_short;                    // and no part has two chunks
+  int last_key0;                    // of this block's chunks
   int merger;                       // the first of those blocks, in the cluster
   int part, parts;                  // of the blocks that share a sequence
   bool attends;
   u32 own_pages[ROWS_MAX];
   u32 targets[ROWS];                // blocks that attend with each row, a bit each
+  int lines[ROWS];                  // where they have it in `raw`, in values
   __align__(16) float squares[ROWS][SLICES];   // of the inputs
   Job jobs[JOBS_EACH];              // of the second product
   int packed[16];                 // where what a packed row attended stands in `inner`, in words
   int ends[16];                   // keys that it sees
-  float2 turns[ROWS][WARP];
-  float2 seconds[SECONDS];        // of the stream: see `second_of`
+  float2 turns[ROWS_MAX][WARP];     // of the rows that this block attends with
+  float2 later[LATER];              // of the stream: see `later_of`
   Words x[UNITS_MAX * STEPS];       // the stream, rounded
-  Words inner[INNER_MAX * STEPS];   // what was attended, or gated
-  __align__(16) float raw[ROWS * (INNER_MAX + 2) * 64];   // queries, a key and a value of each row
-  __align__(16) float partial[TILES_EACH][ROWS][PARTIAL];
+  __align__(16) Halves inner[INNER_MAX * STEPS];   // what was attended, or gated
+  __align__(16) float raw[RAW_HEADS * 64];   // of each row to attend with queries, a key, a value
+#ifndef WIDE
+  __align__(16) Partial partial[KV_TILES];
+#endif
 };
 
+#ifdef WIDE
+static_assert(sizeof(Hub) <= 54 << 10, "ops/layers.rs reckons with it");
+#else
 static_assert(sizeof(Hub) <= 44 << 10, "ops/layers.rs reckons with it");
+#endif
 
 // A number of which the compiler does not know that it is the same in each layer, so that what is
 // reckoned from it is not kept in registers all through the loop.
@@ -121,21 +159,38 @@ struct Here {
   // They are rounded up to 1 << row_bits().
   MEMBER int row_bits() const {
     const u32 mask = again(rows);
-    return mask < 2 ? 0 : mask < 4 ? 1 : mask < 16 ? 2 : 3;
+    const int few = mask < 2 ? 0 : mask < 4 ? 1 : mask < 16 ? 2 : 3;
+    return BANDS == 2 && 255 < mask ? 4 : few;
   }
+  // Whether there is one in a band.
+  MEMBER bool has_band(int band) const { return band == 0 || again(rows) >> band * 8 != 0; }
   MEMBER void find_rows(const Layers& p, Range sequences) {
     rows = rows_of(p, sequences.first, sequences.count);
     first = max(__ffs(rows) - 1, 0), rows >>= first;
   }
 };
 
-DEV uint4* weights_of(Hub& hub, int product, const Layers& p) {
+// What is behind so many tiles of the first product's weights.
+DEV uint4* behind_tiles(Hub& hub, int tiles, const Layers& p) {
   unsigned char* at = (unsigned char*)&hub + (sizeof(Hub) + 127) / 128 * 128;
-  return (uint4*)(at + product * TILES_EACH * again(p.matrices[QKV].units) * UNIT_BYTES);
+  return (uint4*)(at + tiles * again(p.matrices[QKV].units) * UNIT_BYTES);
 }
+DEV uint4* weights_of(Hub& hub, int product, const Layers& p) {
+  return behind_tiles(hub, product * (hub.seat.is_kv ? KV_TILES : FORWARD_TILES), p);
+}
+// Of a kv head's block.
 DEV void* keys_of(Hub& hub, const Layers& p) {
-  const int inner = max(again(p.attend.group), TILES_EACH);
-  return weights_of(hub, 1, p) + OWN_TILES * inner * (UNIT_BYTES / 16);
+  const int inner = max(again(p.attend.group), KV_TILES);
+  return behind_tiles(hub, KV_TILES, p) + OWN_TILES * inner * (UNIT_BYTES / 16);
+}
+
+// Sums of the first product. Where there is no room for them they stand where its weights stood.
+DEV Partial* partial_of(Hub& hub, const Layers& p) {
+#ifdef WIDE
+  return (Partial*)weights_of(hub, 0, p);
+#else
+  return hub.partial;
+#endif
 }
 
 // Chunks of a text that wait to be merged, of each its rows: sums, their weight, their maximum.
@@ -170,14 +225,32 @@ DEV void send(const void* at, float2 pair, const u64* barrier, u32 rank) {
                : "memory");
 }
 
+// Four words, likewise.
+DEV void send(const void* at, uint4 words, const u64* barrier, u32 rank) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address_in(rank, at)),
+      "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w), "r"(address_in(rank, barrier))
+      : "memory");
+}
+
 DEV u32* word_of(Words* words, int row, int column) {
   return &words[column / 16][row][column % 8 / 2 * 2 + column % 16 / 8];
 }
+DEV u32* word_of(Halves* words, int row, int column) {
+  return &words[column / 16][column / 8 % 2][row * 4 + column % 8 / 2];
+}
 
-// What a lane takes of a step's inputs, zeros of a row that is not there.
-DEV uint2 words_at(const Words* words, int step, bool has_row, int lane) {
+// What a lane takes of a step's inputs of a band, zeros of a row that is not there.
+DEV uint2 words_at(const Words* words, int step, int band, bool has_row, int lane) {
   uint2 v = make_uint2(0, 0);
-  if (has_row) v = *(const uint2*)&words[step][lane / 4][lane % 4 * 2];
+  if (has_row) v = *(const uint2*)&words[step][band * 8 + lane / 4][lane % 4 * 2];
+  return v;
+}
+DEV uint2 words_at(const Halves* words, int step, int band, bool has_row, int lane) {
+  uint2 v = make_uint2(0, 0);
+  const u32* at = &words[step][0][band * WARP + lane];
+  if (has_row) v.x = at[0], v.y = at[HALF];
   return v;
 }
 
@@ -187,132 +260,37 @@ DEV void send_to_all(const void* at, u32 word, const u64* barrier) {
   for (int i = 0; i < CLUSTER; ++i) send(at, word, barrier, i);
 }
 
-// Values of two lanes, neighbours, rounded, to all blocks of the cluster. A warp calls it.
-DEV void send_pair(Words* words, const u64* barrier, int row, int column, float value,
-                   bool is_there) {
-  const bool is_odd = threadIdx.x % 2;
-  const float other = __shfl_xor_sync(FULL, value, 1);
-  const u32 word = is_odd ? pack_bf16(other, value) : pack_bf16(value, other);
+// Words of four lanes, side by side, to all blocks; `at`: where the first goes. A warp calls it.
+DEV void send_four(const u32* at, u32 word, const u64* barrier, bool is_there) {
+  const u32 first = again(threadIdx.x) % 4 * 2;
+  uint4 words;
+  words.x = __shfl_sync(FULL, word, 0, 4), words.y = __shfl_sync(FULL, word, 1, 4);
+  words.z = __shfl_sync(FULL, word, 2, 4), words.w = __shfl_sync(FULL, word, 3, 4);
   if (!is_there) return;
 #pragma unroll
-  for (int i = 0; i < CLUSTER / 2; ++i) {
-    send(word_of(words, row, column), word, barrier, is_odd * (CLUSTER / 2) + i);
-  }
+  for (int i = 0; i < CLUSTER / 4; ++i) send(at, words, barrier, first + i);
 }
 
-// Where the sums of all slices of a product in a layer stand, with their marks.
-DEV uint2* sums_of(const Layers& p, Product of, u32 mark) {
-  return p.sums + (of * 2 + mark % 2) * (SLICES * ROWS * 16) * again(p.matrices[O].tiles);
+// Values of eight lanes, side by side, rounded, to all blocks, one a lane; `at`: where the first
+// goes. A warp calls it.
+DEV void send_eight(const u32* at, float value, const u64* barrier, bool is_there) {
+  const u32 word = pack_bf16(value, __shfl_down_sync(FULL, value, 1));
+  uint4 words;
+  words.x = __shfl_sync(FULL, word, 0, 8), words.y = __shfl_sync(FULL, word, 2, 8);
+  words.z = __shfl_sync(FULL, word, 4, 8), words.w = __shfl_sync(FULL, word, 6, 8);
+  if (is_there) send(at, words, barrier, again(threadIdx.x) % CLUSTER);
 }
 
-// ---- who has what
-
-DEV int slices_before(int unit, int units) {
-  int slices = 0;
-  while (slices < SLICES && slice_start(slices, SLICES, units) < unit) ++slices;
-  return slices;
-}
-
-// What a block has of the products: a warp finds it.
-DEV void find_products(Hub& hub, const Seat& seat, const Layers& p) {
-  const bool is_kv = seat.is_kv;
-  const int rank = blockIdx.x % CLUSTER, group = p.attend.group;
-  const int kinds[2] = {is_kv ? QKV : GATE_UP, is_kv ? O : DOWN};
-  const int units = p.matrices[kinds[1]].units, stream_tiles = p.matrices[O].tiles;
-  Range slices = {seat.at, 1}, second;
-  int before = seat.at * group, end = before + group, tiles = (group + 2) * 4;
-  if (is_kv) {
-    slices.first = slices_before(before, units);
-    slices.count = slices_before(end, units) - slices.first;
-  } else {
-    before = slice_start(slices.first, SLICES, units);
-    end = slice_start(slices.first + 1, SLICES, units);
-    tiles = (end - before) * 8;
-  }
-  second.first = stream_tiles * rank / CLUSTER;
-  second.count = stream_tiles * (rank + 1) / CLUSTER - second.first;
-  for (int i = threadIdx.x % WARP; i < second.count * slices.count; i += WARP) {
-    const int slice = slices.first + i % slices.count, start = slice_start(slice, SLICES, units);
-    Job& job = hub.jobs[i];
-    job.inputs = start - before;
-    job.weights = i / slices.count * (end - before) + job.inputs;
-    job.units = slice_start(slice + 1, SLICES, units) - start;
-    job.sums = (slice * ROWS * stream_tiles + second.first + i / slices.count) * 16;
-  }
-  if (threadIdx.x % WARP == 0) {
-    hub.seat = seat, hub.kinds[0] = kinds[0], hub.kinds[1] = kinds[1];
-    hub.first_tile = before * 8, hub.before = before, hub.units = end - before;
-    hub.first.first = tiles * rank / CLUSTER;
-    hub.first.count = tiles * (rank + 1) / CLUSTER - hub.first.first;
-    hub.second = second, hub.slices = slices;
-    barrier_init(&hub.weights_there[0], 1), barrier_init(&hub.weights_there[1], 1);
-    barrier_init(&hub.x_there, 1), barrier_init(&hub.raw_there, 1);
-    barrier_init(&hub.inner_there, 1), barrier_init(&hub.parts_there, 1);
-    barrier_fence();
-  }
-  __syncwarp();
-}
-
-// Blocks of a cluster that attend with a sequence, of `each` that there are for it.
-DEV int parts_of(int chunks, int each) { return max(min(each, chunks), 1); }
-
-// Which blocks attend with which row: a lane finds it for its sequence.
-DEV void find_targets(Hub& hub, const Seat& seat, const Here& here, const Layers& p) {
-  const int sequence = threadIdx.x, each = seat.each;
-  if (seat.sequences.count <= sequence) return;
-  const uint2 span = p.attend.spans[seat.sequences.first + sequence];
-  int rows = 0;
-  for (int i = 0; i < span.y; ++i) rows += 0 <= p.attend.rope.positions[span.x + i];
-  const int start = max(p.attend.rope.positions[span.x], 0);
-  const int parts = parts_of((start + rows + CHUNK - 1) / CHUNK, each);
-  const u32 blocks = ((1u << parts) - 1) << sequence * each;
-  for (int i = 0; i < span.y; ++i) hub.targets[span.x - here.first + i] = blocks;
-}
-
-DEV void find_place(Hub& hub, const Seat& seat, const Here& here, const Layers& p) {
-  const int rank = blockIdx.x % CLUSTER, each = seat.each, kv_heads = p.attend.rope.kv_heads;
-  const int within = min(rank / each, seat.sequences.count - 1);
-  const int sequence = seat.sequences.first + within;
-  Near near;
-  (Attend&)near = p.attend;
-  near.spans += sequence, near.arrivals += sequence * kv_heads;
-  near.parts += (size_t)sequence * kv_heads * near.chunks_max * 16 * (64 + 2);
-  near.raw = hub.raw, near.turns = hub.turns[0], near.inner = hub.inner;
-  near.inner_there = &hub.inner_there, near.kv_head = seat.at;
-  Text text = find_text(near);
-  text.span.x -= here.first;
-  if (WARP <= threadIdx.x) return;
-  if (seat.is_kv) find_targets(hub, seat, here, p);
-  if (threadIdx.x < ROWS_MAX) hub.own_pages[threadIdx.x] = text.own_page;
-  for (int i = 0; i < text.rows; ++i) {
-    const int place = max(text.start + i - p.attend.rope.behind, 0);
-    hub.turns[text.span.x + i][threadIdx.x] = p.attend.rope.turns[place * WARP + threadIdx.x];
-  }
-  for (int i = threadIdx.x; i < 16; i += WARP) {
-    const int row = i / p.attend.group;
-    const int line = i % p.attend.group * STEPS * ROWS + text.span.x + row;
-    hub.packed[i] = line * 8, hub.ends[i] = text.end_of(i, p.attend.group);
-  }
-  if (threadIdx.x != 0) return;
-  hub.first_row = here.first, hub.made = *p.counts;
-  hub.near = near, (Text&)hub.text = text, hub.text.ends = hub.ends;
-  hub.part = rank - within * each, hub.parts = parts_of(text.chunks, each);
-  hub.merger = within * each;
-  const int room = p.shared_bytes - (int)((unsigned char*)merged_of(hub, p) - (unsigned char*)&hub);
-  const int lines = hub.parts * text.span.y * p.attend.group;
-  hub.is_short = text.chunks == hub.parts && (hub.parts == 1 || lines * LINE_BYTES <= room);
-  hub.attends = seat.is_kv && hub.part < hub.parts && 0 < text.span.y;
-}
-
-// Says what will arrive in the next layer.
-DEV void expect(Hub& hub, const Here& here, const Layers& p) {
-  const int rows = __popc(here.rows);
-  barrier_expect(&hub.x_there, rows * p.matrices[QKV].units * 128);
-  barrier_expect(&hub.inner_there, rows * hub.units * 128);
-  if (!hub.attends) return;
-  barrier_expect(&hub.raw_there, hub.text.span.y * (p.attend.group + 2) * 256);
-  if (hub.part != 0 || hub.parts == 1 || !hub.is_short) return;
-  barrier_expect(&hub.parts_there, hub.parts * hub.text.span.y * p.attend.group * LINE_BYTES);
+// Where the sums of all slices of a product in a layer stand, with their marks, from the first of
+// the rows that they are of. Teams that share nothing have places of their own, and marks.
+DEV uint2* sums_of(const Hub& hub, Product of, u32 mark, const Layers& p) {
+  const int hidden = again(p.matrices[O].tiles) * 16;
+#ifdef WIDE
+  const int place = (hub.seat.team * 4 + of * 2 + mark % 2) * SLICES * ROWS;
+#else
+  const int place = (of * 2 + mark % 2) * SLICES * ROWS + hub.first_row;
+#endif
+  return p.sums + place * hidden;
 }
 
 // ---- weights

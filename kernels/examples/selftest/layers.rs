@@ -1,5 +1,7 @@
 //! Several layers in one kernel against the kernels that it stands for: the same bits.
 
+use std::ops::RangeInclusive;
+
 use kernels::cuda::{Device, DeviceError};
 use kernels::ops::matmul::Format;
 
@@ -29,7 +31,28 @@ const STEPS: &[((usize, usize), &[usize])] = &[
     ((4, 2), &[1, 1, 1, 2]),
     ((1, 7), &[7]),
     ((1, 8), &[8]),
+    ((9, 1), &[1; 9]),
+    ((16, 1), &[1; 16]),
+    ((16, 1), &[1; 11]),
+    ((12, 1), &[1; 5]),
+    ((2, 5), &[5; 2]),
+    ((5, 3), &[3; 5]),
+    ((5, 3), &[1, 3, 2, 1, 3]),
+    ((4, 4), &[4; 4]),
+    ((6, 5), &[5; 6]),
+    ((6, 5), &[4, 1, 5, 2, 5, 3]),
+    // A block's text of more than one row stands on both sides, too.
+    ((10, 3), &[3; 10]),
+    ((10, 3), &[3, 2, 1, 3, 2, 3, 1, 1, 2, 3]),
+    ((8, 4), &[4; 8]),
+    ((8, 4), &[4; 3]),
+    ((8, 4), &[1, 1, 1, 4, 2, 1, 1, 4]),
+    ((16, 2), &[1, 2, 1, 1, 1, 1, 1, 2, 2, 1, 1, 2, 1]),
 ];
+/// Sequences, and how many rows of two each has, so that each number of rows is there.
+const MANY: usize = 16;
+const ALL_ROWS: RangeInclusive<usize> = 9..=2 * MANY;
+const ALL_ROWS_AT: usize = 256;
 
 /// A small model with everything that a layer may have.
 const EXTRAS: Shape = Shape {
@@ -65,9 +88,9 @@ pub(crate) fn compare(
     wanted.try_for_each(|it| steps(device, report, *it))
 }
 
-/// One small case of each kernel.
+/// Small cases of each kernel.
 pub(crate) fn quick(device: &Device, report: &mut Report) -> Result<(), DeviceError> {
-    [(SHAPES[0], 40), (EXTRAS, 40)].into_iter().try_for_each(|it| steps(device, report, it))
+    [(SHAPES[0], 259), (EXTRAS, 40)].into_iter().try_for_each(|it| steps(device, report, it))
 }
 
 /// All steps of a model, each where `context` tokens end.
@@ -77,23 +100,33 @@ fn steps(
     (shape, context): (Shape, usize),
 ) -> Result<(), DeviceError> {
     let shape = Shape { layers: LAYERS, vocab: 512, ..shape };
-    let mut model = build(device, &shape, Format::Bf16, (64, 8), context)?;
+    // Only small layers are taken with more than 8 rows.
+    let lanes = if shape.hidden < 1024 { MANY } else { 8 };
+    let mut model = build(device, &shape, Format::Bf16, (lanes * 8, lanes), context)?;
     // Keys and values of what comes before.
     for end in (8..context).step_by(8) {
-        let mut step = lay_within(device, (8, 8), &[8; 8], (end, context))?;
-        model.begin(device, &mut step, 8, 8)?;
-        model.apart(device, &step, 8, 8, |_| true)?;
+        let mut step = lay_within(device, (lanes, 8), &vec![8; lanes], (end, context))?;
+        model.begin(device, &mut step, lanes, 8)?;
+        model.apart(device, &step, lanes, 8, |_| true)?;
     }
-    for of @ &((batch, q), _) in STEPS {
+    let there = |rows: usize| -> Vec<usize> {
+        let all = (0..MANY).map(|it| usize::from(it < rows) + usize::from(it + MANY < rows));
+        all.filter(|it| 0 < *it).collect()
+    };
+    let each: Vec<_> = ALL_ROWS.map(|rows| ((MANY, 2), there(rows))).collect();
+    let each = each.iter().map(|(of, there)| (*of, there.as_slice()));
+    let each = each.filter(|_| context == ALL_ROWS_AT);
+    for of @ ((batch, q), _) in STEPS.iter().copied().chain(each) {
         if model.takes(batch, q) {
             case(device, report, &mut model, (shape.name, context), of)?;
         }
     }
     if model.in_one_team() {
         let name = format!("{} in one team", shape.name);
-        let takes = |it: &&((usize, usize), _)| 1 < it.0.0;
-        for of in STEPS.iter().filter(takes) {
-            case(device, report, &mut model, (&name, context), of)?;
+        for &of @ ((batch, q), _) in STEPS {
+            if 1 < batch && model.takes(batch, q) {
+                case(device, report, &mut model, (&name, context), of)?;
+            }
         }
     }
     Ok(())
@@ -104,7 +137,7 @@ fn case(
     report: &mut Report,
     model: &mut Model,
     (name, context): (&str, usize),
-    &((batch, q), there): &((usize, usize), &[usize]),
+    ((batch, q), there): ((usize, usize), &[usize]),
 ) -> Result<(), DeviceError> {
     let mut step = lay_within(device, (batch, q), there, (context - 1, context))?;
     let name = format!("at once, {name}, context {context}, {there:?} of {batch} x {q}");
@@ -121,13 +154,16 @@ fn case(
             model.apart(device, &step, batch, q, |_| true)?;
         }
         let stream = device.read(&model.stream, 0..batch * q * hidden)?;
-        let rounded = device.read(&model.x, 0..8 * hidden)?;
-        let captured = device.read(&model.captured, 0..8 * CAPTURED.len() * hidden)?;
+        let blocks = (batch * q).div_ceil(8);
+        let rounded = device.read(&model.x, 0..blocks * 8 * hidden)?;
+        let columns = CAPTURED.len() * hidden;
+        let captured = device.read(&model.captured, 0..blocks * 8 * columns)?;
         // The rows that exist; of the others nobody needs anything.
         let rows = stream.chunks_exact(hidden).enumerate().filter(|(at, _)| is_row(*at));
         let stream: Vec<f32> = rows.flat_map(|it| it.1.to_vec()).collect();
         let there = |it: Vec<_>| -> Vec<u16> {
-            let rows = it.chunks_exact(8).enumerate().filter(|(at, _)| is_row(at % 8));
+            let row = |at: usize| at / 64 % blocks * 8 + at % 8;
+            let rows = it.chunks_exact(8).enumerate().filter(|(at, _)| is_row(row(*at)));
             rows.flat_map(|(_, row)| row.iter().map(|it: &kernels::ops::bf16| it.to_bits()))
                 .collect()
         };

@@ -80,6 +80,7 @@ pub(super) const SOURCES: &[Source] = &[
     ),
     source!("layers", "layers_64_1", "layers_64_2", "layers_128_1", "layers_128_2"),
     source!("layers_small", "layers_small"),
+    source!("layers_small_wide", "layers_small_wide"),
     source!(
         "matmul_few",
         "matmul_few8_plain",
@@ -190,7 +191,9 @@ const HEADERS: &[(&str, &str)] = &[
     ("filter.cuh", include_str!("../../cu/filter.cuh")),
     ("layers.cuh", include_str!("../../cu/layers.cuh")),
     ("layers_attend.cuh", include_str!("../../cu/layers_attend.cuh")),
+    ("layers_clusters.cuh", include_str!("../../cu/layers_clusters.cuh")),
     ("layers_near.cuh", include_str!("../../cu/layers_near.cuh")),
+    ("layers_seats.cuh", include_str!("../../cu/layers_seats.cuh")),
     ("layers_small.cuh", include_str!("../../cu/layers_small.cuh")),
     ("layers_stream.cuh", include_str!("../../cu/layers_stream.cuh")),
     ("matmul.cuh", include_str!("../../cu/matmul.cuh")),

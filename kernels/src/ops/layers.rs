@@ -10,14 +10,14 @@ use super::attend::{self, Attention};
 use super::matmul::{Format, Matrix};
 use super::rows::{PAGE_TOKENS, Step};
 use super::{block_values, whole};
-use crate::cuda::{Arg, Buffer, Device, DeviceError, Grid};
+use crate::cuda::{Arg, Buffer, Device, DeviceError};
 
 mod sizes;
+mod way;
 
-use sizes::{CLUSTER, SLICES, Sized, UNIT_BYTES, are_small, clusters, has_room, less};
+use sizes::{CLUSTER, Sized, UNIT_BYTES, are_small, are_small_wide, has_room, less};
+use way::{KERNEL_WIDE, TEAMS_MAX, WIDE, Way, grid, is_few, is_for_wide};
 
-/// Rows of a step, at most: one column of the tensor cores.
-const ROWS_MAX: usize = 8;
 /// Tiles of packed rows (row, query head) of a sequence.
 const TILES_MAX: usize = 2;
 /// Units of a warp's first tile of gate and up that are brought to the L2 cache while all wait for
@@ -25,17 +25,13 @@ const TILES_MAX: usize = 2;
 const NEAR: u32 = 8;
 /// With what `cu/layers.cu` is faster than separate kernels, measured on an H200, see
 /// `notes/layers.md`: bytes of a layer, size of heads (larger ones leave blocks that attend less
-/// room for weights) and rows of a step. `cu/layers_small.cu` is with all that it takes.
+/// room for weights) and rows of a step. Kernels in clusters are with all that they take.
 const PAYS_BYTES: Range<usize> = 32 << 20..256 << 20;
 const PAYS_HEAD_DIM: usize = 64;
 const PAYS_ROWS_MAX: usize = 4;
-/// For either, a text has fewer chunks of keys than so many for each block that attends to it:
-/// separate kernels have more blocks for long texts.
+/// A text has no more chunks of keys than so many for each block that attends to it, in
+/// `cu/layers.cu` fewer: separate kernels have more blocks for long texts.
 const PAYS_CHUNKS: usize = 2;
-/// Clusters of `cu/layers_small.cu` that share a kv head, where the card has room for them.
-const TEAMS_MAX: usize = 2;
-/// Shared memory that is not for the kernel's own use.
-const SHARED_BYTES_LEFT: usize = 128;
 
 /// A layer as the kernel reads it.
 #[derive(Clone, Copy, Debug)]
@@ -105,54 +101,13 @@ struct Args {
     padding: u32,
 }
 
-/// Which kernel takes a model's layers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
-    /// `cu/layers.cu`: every block has a share of every matrix.
-    Shared,
-    /// `cu/layers_small.cu`: a cluster of blocks has what hangs together; for each kv head there is
-    /// one in each team, which share the sequences of a step.
-    Clusters { teams: usize },
-}
-
-impl Way {
-    /// Its kernel for heads of this size and so many tiles of packed rows.
-    fn kernel(self, dim: usize, tiles: usize) -> String {
-        match self {
-            Self::Shared => format!("layers_{dim}_{tiles}"),
-            Self::Clusters { .. } => "layers_small".to_owned(),
-        }
-    }
-
-    /// Blocks of a cluster.
-    fn cluster(self) -> u32 {
-        if self == Self::Shared { 1 } else { whole(CLUSTER) }
-    }
-
-    /// Blocks for a step of so many sequences, each on a multiprocessor of its own.
-    fn blocks(
-        self,
-        (matrices, heads): (&[Sized; 4], Heads),
-        sequences: usize,
-        multiprocessors: usize,
-    ) -> usize {
-        match self {
-            Self::Shared => multiprocessors,
-            Self::Clusters { teams } => clusters(matrices, heads, teams.min(sequences)) * CLUSTER,
-        }
-    }
-}
-
-fn grid(device: &Device, blocks: usize) -> Grid {
-    let shared_bytes = whole(device.facts().shared_bytes_max - SHARED_BYTES_LEFT);
-    Grid { blocks: (whole(blocks), 1, 1), threads: 256, shared_bytes }
-}
-
 /// Where the kernel finds the layers of a model, and what its blocks hand each other. The matrices
 /// must outlive it.
 #[derive(Debug)]
 pub struct Layers {
     way: Way,
+    /// Whether it takes more rows by teams that share nothing.
+    is_wide: bool,
     layers: Buffer<LayerArgs>,
     matrices: [Sized; 4],
     counts: Buffer<u32>,
@@ -216,6 +171,10 @@ impl Layers {
             }
         }
         let Some(way) = way else { return Ok(None) };
+        let is_wide = way == WIDE && are_small_wide(&matrices, heads) && {
+            let blocks = way.blocks((&matrices, heads), usize::MAX, multiprocessors);
+            device.has_room(KERNEL_WIDE, grid(device, blocks), way.cluster())?
+        };
         let address = |it: Option<&Buffer<f32>>| it.map_or(0, Buffer::read);
         let table: Vec<LayerArgs> = layers
             .iter()
@@ -230,15 +189,17 @@ impl Layers {
                 padding: 0,
             })
             .collect();
+        let (sums, sums_wide) = way::sums(first.o.outputs());
         let words = |it: &Matrix| device.zeros(it.inputs() / 16 * 32);
         Ok(Some(Self {
             way,
+            is_wide,
             layers: device.upload(&table)?,
             matrices,
             counts: device.zeros(multiprocessors)?,
             inputs: [words(first.qkv)?, words(first.o)?, words(first.gate_up)?, words(first.down)?],
-            qkv: device.zeros(ROWS_MAX * first.qkv.outputs())?,
-            sums: device.zeros(2 * 2 * SLICES * ROWS_MAX * first.o.outputs())?,
+            qkv: device.zeros(way::qkv(first.qkv.outputs()))?,
+            sums: device.zeros(sums + if is_wide { sums_wide } else { 0 })?,
             heads,
             eps,
             captured_at: layers.iter().map(|it| it.captured_at).collect(),
@@ -252,6 +213,7 @@ impl Layers {
         let one = Way::Clusters { teams: 1 };
         let had_more = self.way != Way::Shared && self.way != one;
         self.way = if had_more { one } else { self.way };
+        self.is_wide &= !had_more;
         had_more
     }
 
@@ -263,24 +225,28 @@ impl Layers {
     /// Whether it takes `sequences` sequences of `rows_each` rows at most.
     pub fn takes(&self, sequences: usize, rows_each: usize) -> bool {
         0 < sequences
-            && sequences * rows_each <= ROWS_MAX
+            && (is_few(sequences, rows_each) || self.is_wide && is_for_wide(sequences, rows_each))
             && rows_each * self.heads.group <= 16 * self.tiles_max()
             && (self.way != Way::Shared || sequences * self.heads.kv_heads <= self.multiprocessors)
     }
 
     /// Whether it takes them in less time than separate kernels; `keys`: of the longest.
     pub fn pays(&self, sequences: usize, rows_each: usize, keys: usize) -> bool {
+        if !self.takes(sequences, rows_each) {
+            return false;
+        }
         let units: u32 = self.matrices.iter().map(|it| it.units * it.tiles).sum();
-        let pays = match self.way {
-            Way::Clusters { .. } => true,
+        let (rows, chunks) = (sequences * rows_each, keys.div_ceil(attend::CHUNK));
+        let chunks_max = PAYS_CHUNKS * self.blocks_each(sequences);
+        match self.way {
+            Way::Clusters { .. } => chunks <= chunks_max,
             Way::Shared => {
                 PAYS_BYTES.contains(&(units as usize * UNIT_BYTES))
                     && self.heads.dim == PAYS_HEAD_DIM
-                    && sequences * rows_each <= PAYS_ROWS_MAX
+                    && rows <= PAYS_ROWS_MAX
+                    && chunks < chunks_max
             }
-        };
-        pays && self.takes(sequences, rows_each)
-            && keys.div_ceil(attend::CHUNK) < PAYS_CHUNKS * self.blocks_each(sequences)
+        }
     }
 
     /// Blocks that share a sequence and kv head.
@@ -347,10 +313,11 @@ impl Layers {
             return Ok(());
         }
         let (first, rows) = (attention.layer, attention.places.rows);
-        let blocks = self.blocks(attention.spans_len);
+        let sequences = attention.spans_len;
+        let blocks = self.blocks(sequences);
         let hidden = self.matrices[0].units as usize * 64;
         assert!(first + layers <= self.layers.len(), "the layers are there");
-        assert!(rows <= attention.spans_len * rows_each, "sequences have the rows");
+        assert!(rows <= sequences * rows_each, "sequences have the rows");
         assert!(rows * hidden <= streams.stream.len(), "a place for each row");
         assert!(block_values(rows, hidden) <= streams.rounded.len(), "and rounded");
         let captured = self.captured_at[first..first + layers].iter().flatten().max();
@@ -359,12 +326,18 @@ impl Layers {
         assert!(block_values(rows, columns) <= there, "and where it is kept");
         let tiles = attend::tiles(rows_each * self.heads.group);
         let mut args = self.args(device, attention, (scratch, step), rows_each);
+        let mut kernel = self.way.kernel(self.heads.dim, tiles);
+        if !is_few(sequences, rows_each) {
+            KERNEL_WIDE.clone_into(&mut kernel);
+            // Its teams count for themselves, and have places of their own.
+            args.counts += size_of::<u32>() as u64;
+            args.sums += (way::sums(hidden).0 * size_of::<[u32; 2]>()) as u64;
+        }
         args.layers += (first * size_of::<LayerArgs>()) as u64;
         args.layer_count = whole(layers);
         args.stream = streams.stream.write();
         args.rounded = streams.rounded.write();
         args.captured = streams.captured.map_or(0, Buffer::write);
-        let kernel = self.way.kernel(self.heads.dim, tiles);
         let grid = grid(device, blocks);
         device.launch_at_once(&kernel, grid, self.way.cluster(), &[Arg::value(&args)])
     }

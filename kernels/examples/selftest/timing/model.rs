@@ -57,15 +57,20 @@ pub(crate) struct Model {
 /// Steps of few rows by separate kernels and by one for all layers, each twice.
 pub(crate) fn time_at_once(device: &Device, shape: &Shape) -> Result<(), DeviceError> {
     const LONG: usize = 1024;
-    let mut model = build(device, shape, Format::Bf16, (8, 8), LONG)?;
+    let mut model = build(device, shape, Format::Bf16, (32, 16), LONG)?;
     println!("{} step, us, by separate kernels and at once", shape.name);
-    let sizes = [(1, 1), (2, 1), (4, 1), (8, 1), (1, 4), (2, 4)];
-    for (context, (batch, q)) in sizes.map(|it| (CONTEXT, it)).into_iter().chain([
-        (2 * CONTEXT, (1, 1)),
-        (2 * CONTEXT, (8, 1)),
-        (LONG, (1, 1)),
-        (LONG, (4, 1)),
-    ]) {
+    let long =
+        [(2 * CONTEXT, (16, 1)), (2 * CONTEXT, (8, 3)), (2 * CONTEXT, (8, 4)), (LONG, (4, 4))];
+    let long = long.into_iter().filter(|it| model.takes(it.1.0, it.1.1)).collect::<Vec<_>>();
+    let few = [(1, 1), (2, 1), (4, 1), (8, 1), (1, 4), (2, 4)];
+    let more = [(12, 1), (16, 1), (8, 2), (16, 2), (8, 3), (3, 4), (4, 4), (8, 4)];
+    let sizes = few.into_iter().chain(more.into_iter().filter(|it| model.takes(it.0, it.1)));
+    let sizes: Vec<_> = sizes.map(|it| (CONTEXT, it)).collect();
+    for (context, (batch, q)) in sizes.into_iter().chain(
+        [(2 * CONTEXT, (1, 1)), (2 * CONTEXT, (8, 1)), (LONG, (1, 1)), (LONG, (4, 1))]
+            .into_iter()
+            .chain(long),
+    ) {
         let mut step = lay_within(device, (batch, q), &vec![q; batch], (context, LONG))?;
         let mut line = format!("context {context}, batch {batch} x {q}:");
         for what in [All, AtOnce, All, AtOnce] {

@@ -17,15 +17,20 @@ const LESS_MAX: usize = 2;
 pub(super) const UNIT_BYTES: usize = 2048;
 
 /// Of `cu/layers_small.cu`: blocks of a cluster; slices of every matrix; tiles of a cluster's first
-/// product and of the stream that a block has room for; units of the stream.
+/// product and of the stream that a block has room for; units of the stream, and of a slice.
 pub(super) const CLUSTER: usize = 8;
 pub(super) const SLICES: usize = 8;
 const TILES_EACH_MAX: usize = 3;
 const STREAM_TILES_MAX: usize = 5;
 const STREAM_UNITS_MAX: usize = 10;
+const SLICE_UNITS_MAX: usize = 3;
 /// Its `Hub`, at most, and a block's shared memory on Hopper.
 const HUB_BYTES: usize = 44 << 10;
 const SHARED_BYTES: usize = 226 << 10;
+/// Of `cu/layers_small_wide.cu`: slices of down that a cluster has; units of the stream; its `Hub`.
+const DOWN_SLICES: usize = 2;
+const WIDE_UNITS_MAX: usize = 9;
+const WIDE_HUB_BYTES: usize = 54 << 10;
 
 /// The twin of `Sized` in `cu/layers.cuh`.
 #[repr(C)]
@@ -71,9 +76,23 @@ pub(super) fn are_small(matrices: &[Sized; 4], heads: Heads) -> bool {
         && qkv <= STREAM_UNITS_MAX
         && stream_tiles <= STREAM_TILES_MAX
         && heads.group + 2 <= 2 * TILES_EACH_MAX
-        && down.div_ceil(SLICES) <= TILES_EACH_MAX
+        && o.max(down).div_ceil(SLICES) <= SLICE_UNITS_MAX
         && (0..SLICES).all(|it| slice(it) / heads.group == (slice(it + 1) - 1) / heads.group)
         && HUB_BYTES + weights + keys <= SHARED_BYTES
+}
+
+/// Whether such blocks have room for twice as many rows, those without keys for two slices.
+pub(super) fn are_small_wide(matrices: &[Sized; 4], heads: Heads) -> bool {
+    let [stream, down] = [matrices[0].units, matrices[3].units].map(|it| it as usize);
+    let inner = heads.group.max(down.div_ceil(SLICES));
+    let weights = |first: usize, inner: usize| {
+        (TILES_EACH_MAX * first * stream + STREAM_TILES_MAX * inner) * UNIT_BYTES
+    };
+    let attends = weights(1, inner) + attend::chunk_bytes(heads.dim, 1);
+    let feeds = weights(DOWN_SLICES, DOWN_SLICES * down.div_ceil(SLICES));
+    are_small(matrices, heads)
+        && stream <= WIDE_UNITS_MAX
+        && WIDE_HUB_BYTES + attends.max(feeds) <= SHARED_BYTES
 }
 
 /// Of `tiles` tiles of gate and up, those that each of `attending` blocks has less than the other
