@@ -119,14 +119,15 @@ template <int EIGHTS> DEV float2 scales_of(const float2 (&some)[EIGHTS], int col
                      __shfl_sync(FULL, some[column / 8].y, lane));
 }
 
+// Columns that are read ahead of an end: as many as registers leave room for beside the sums.
+template <int ROWS> DEV constexpr int ahead_of() { return ROWS == 64 ? 4 : ROWS == 256 ? 6 : 8; }
+
 // The first `count` columns of 8 rows; `channels` as `channels_of` gives them.
-template <class FORMAT, int EPILOGUE, int ROWS>
+template <class FORMAT, int EPILOGUE, int ROWS, int MOST>
 DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count,
                    float2 channels) {
   const int columns = ROWS / 8, eights = (columns + 7) / 8;
-  // As many as registers leave room for beside the sums.
-  const int most = ROWS == 64 ? 4 : ROWS == 256 ? 6 : 8;
-  const int ahead = EPILOGUE != RESIDUAL ? 0 : columns < most ? columns : most;
+  const int ahead = EPILOGUE != RESIDUAL ? 0 : columns < MOST ? columns : MOST;
   End<EPILOGUE> end(p, tile, row0, count * 8);
   float2 scales[eights];
   float4 before[columns];
@@ -146,10 +147,14 @@ DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS
 }
 
 // The same, of the end that the arguments ask for.
-template <class FORMAT, int ROWS>
+template <class FORMAT, int ROWS, int MOST = ahead_of<ROWS>()>
 DEV void store_ends(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count,
                     float2 channels) {
-  if (p.gated) store_all<FORMAT, GATED, ROWS>(p, tile, row0, sums, count, channels);
-  else if (p.stream != 0) store_all<FORMAT, RESIDUAL, ROWS>(p, tile, row0, sums, count, channels);
-  else store_all<FORMAT, PLAIN, ROWS>(p, tile, row0, sums, count, channels);
+  if (p.gated) {
+    store_all<FORMAT, GATED, ROWS, MOST>(p, tile, row0, sums, count, channels);
+  } else if (p.stream != 0) {
+    store_all<FORMAT, RESIDUAL, ROWS, MOST>(p, tile, row0, sums, count, channels);
+  } else {
+    store_all<FORMAT, PLAIN, ROWS, MOST>(p, tile, row0, sums, count, channels);
+  }
 }

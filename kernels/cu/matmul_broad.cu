@@ -3,14 +3,12 @@
 // The same tiles, slices and order. A job is a slice of the sums of 128 outputs x ROWS rows. One
 // block a multiprocessor takes one job after the other: one thread fills stages of shared memory
 // and runs ahead into the next job, two groups of four warps multiply 64 outputs each. Where there
-// are several slices the sums of each job are left in memory, and `matmul_join` adds them up; or a
+// are several slices each block has one of them, and those of a tile add them up together; or a
 // job is all slices, or two of four for each of a pair of blocks, and what a block has of the sum
 // so far it keeps.
-#include "ends.cuh"
-#include "wgmma.cuh"
+#include "broad.cuh"
 
-#define THREADS 384   // the first 128 fill, the others multiply
-#define STEPS 4       // of a unit: 64 inputs, one stage
+#define THREADS 384
 #define MULTIPLIERS 256
 
 #ifdef HOPPER
@@ -38,8 +36,8 @@ template <class FORMAT, int ROWS, int PARTS> struct Shared : Kept<0 < PARTS ? 24
   u64 x_full[XS], x_empty[XS];
 };
 
-// The jobs of a block: `first`, `first + stride`, ...; of the same outputs, slice after slice, each
-// for all tiles of rows. From `halves` on they have half as many rows: what is left for the last
+// The jobs of a block: `first`, `first + stride`, ...; of the same outputs, tile after tile of
+// rows, slice after slice. From `halves` on they have half as many rows: what is left for the last
 // turn is shared by twice as many blocks, where there are so many.
 struct Share {
   int units, slices, row_tiles, first, stride, halves, jobs;
@@ -65,8 +63,8 @@ template <int ROWS, int PARTS> DEV Job job_of(const Share& of, int at) {
   const int half = max(at - of.halves, 0);
   const bool is_half = of.halves <= at;
   at -= (half + 1) / 2;
-  job.row_tile = at % of.row_tiles;
-  job.tile = at / of.row_tiles / of.slices, job.slice = at / of.row_tiles % of.slices;
+  job.slice = at % of.slices, at /= of.slices;
+  job.row_tile = at % of.row_tiles, job.tile = at / of.row_tiles;
   const int parts = 0 < PARTS ? PARTS : of.slices;
   const int part = PARTS == 2 ? blockIdx.z : job.slice;
   job.start = slice_start(part, parts, of.units);
@@ -74,15 +72,6 @@ template <int ROWS, int PARTS> DEV Job job_of(const Share& of, int at) {
   job.rows = is_half ? ROWS / 2 : ROWS, job.row0 = job.row_tile * ROWS + half % 2 * (ROWS / 2);
   return job;
 }
-
-// A stage of a ring and how often it was come by, odd or even.
-template <int STAGES> struct Ring {
-  int stage, parity;
-  MEMBER void advance() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-  MEMBER int before() const { return stage == 0 ? STAGES - 1 : stage - 1; }
-};
 
 // One thread. Weights do not wait for the kernel before.
 template <class FORMAT, int ROWS, int PARTS>
@@ -116,28 +105,20 @@ DEV void fill(Shared<FORMAT, ROWS, PARTS>& s, const Matmul& p) {
   }
 }
 
-// Stores a whole sum; leaves that of one slice of several in memory, ROWS / 8 float4 a thread.
+// Stores a sum; that of one slice of several where all are there.
 template <class FORMAT, int ROWS>
 DEV void finish(const Matmul& p, const Share& of, const Job& job, const float (&sums)[ROWS / 2],
                 float2 channels) {
-  if (1 < of.slices) {
-    const size_t at = (size_t)(job.tile * of.row_tiles + job.row_tile) * of.slices + job.slice;
-    float4* to = (float4*)p.sums + at * (ROWS / 8 * MULTIPLIERS) + threadIdx.x - 128;
-#pragma unroll
-    for (int i = 0; i < ROWS / 8; ++i) __stcg(to + i * MULTIPLIERS, *(const float4*)&sums[i * 4]);
+  const int tile = job.tile * 8 + threadIdx.x / WARP - 4;
+  if (of.slices == 1) {
+    store_ends<FORMAT, ROWS>(p, tile, job.row0, sums, job.rows / 8, channels);
     return;
   }
-  const int tile = job.tile * 8 + threadIdx.x / WARP - 4;
-  store_ends<FORMAT, ROWS>(p, tile, job.row0, sums, job.rows / 8, channels);
-}
-
-// sums += a unit of weights times N rows of x.
-template <int N>
-DEV void multiply_unit(float (&sums)[N / 2], const uint4 (&weights)[STEPS], const bf16* x) {
-  wgmma_begin();
-#pragma unroll
-  for (int step = 0; step < STEPS; ++step) wgmma(sums, weights[step], blocks_at(x + step * 128), 1);
-  wgmma_commit();
+  const int at = job.tile * of.row_tiles + job.row_tile;
+  const Left<ROWS, MULTIPLIERS> left(p, at);
+  left.leave(job.slice, sums);
+  meet<MULTIPLIERS>(p.arrivals + at, job.slice == 0, of.slices);
+  left.template join<FORMAT>(p, tile, job.row0, job.slice, of.slices, channels);
 }
 
 // Adds up a job. The upper half of the rows is left out where nobody needs it.
@@ -199,7 +180,7 @@ DEV void join_pair(S& s, const float4 (&more)[S::MORE], float (&sums)[N]) {
   float4* box = (float4*)s.x + thread;
   const u32 there = address_in(1 - blockIdx.z, box), kept = address_in(1, &s.kept[0][thread]);
   const int bytes = MULTIPLIERS * sizeof(float4);
-  asm volatile("bar.sync 1, 256;" ::: "memory");   // nobody needs the stages any longer
+  multipliers_sync<MULTIPLIERS>();   // nobody needs the stages any longer
   if (blockIdx.z == 0) {
 #pragma unroll
     for (int i = 0; i < half; ++i) box[i * MULTIPLIERS] = *(const float4*)&sums[(half + i) * 4];
@@ -292,9 +273,9 @@ template <class FORMAT, int ROWS, int PARTS> DEV void matmul_broad(const Matmul&
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(0 < PARTS ? 24 : 40));
     if (threadIdx.x == 0) {
       fill<FORMAT, ROWS, PARTS>(s, p);
-      // Before attention, or `matmul_join`; of another product some multiprocessors would get two
-      // blocks and others none.
-      if (p.out != 0 || PARTS == 0 && 1 < p.slices) let_next_start();
+      // Before attention; of another product some multiprocessors would get two blocks and others
+      // none.
+      if (p.out != 0) let_next_start();
     }
     if (PARTS == 2) cluster_sync();   // that of `join_pair`
   } else {
@@ -306,41 +287,13 @@ template <class FORMAT, int ROWS, int PARTS> DEV void matmul_broad(const Matmul&
   if (PARTS == 2) cluster_sync();
 }
 
-// Adds up the slices, one after the other, of 128 outputs x 32 rows: one warp for 16 outputs.
-// grid: (tiles of outputs x of rows, ROWS / 32, 1); block: 256.
-template <class FORMAT> DEV void matmul_join(const Matmul& p) {
-  wait_for_previous();
-  if (p.out != 0) let_next_start();
-  const int columns = gridDim.y * 4, row_tiles = (p.rows + columns * 8 - 1) / (columns * 8);
-  const int tile = blockIdx.x / row_tiles * 8 + threadIdx.x / WARP;
-  const float2 channels = channels_of<FORMAT>(p, tile);
-  const int row0 = (blockIdx.x % row_tiles * columns + blockIdx.y * 4) * 8;
-  if (p.rows <= row0) return;
-  float4 total[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) total[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  const float4* from =
-      (const float4*)p.sums + ((size_t)blockIdx.x * p.slices * columns + blockIdx.y * 4) * 256;
-#pragma unroll 4
-  for (int slice = 0; slice < p.slices; ++slice) {
-    const float4* at = from + (size_t)slice * columns * 256 + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) add(total[i], __ldcg(at + i * 256));
-  }
-  const float(&sums)[16] = *(const float(*)[16]) & total;
-  store_ends<FORMAT, 32>(p, tile, row0, sums, 4, channels);
-}
-
 #define BROAD(rows, name, FORMAT, PARTS)                           \
   KERNEL __launch_bounds__(THREADS, 1) name(const Matmul p) {      \
     matmul_broad<FORMAT, rows, PARTS>(p);                          \
   }
-#define JOIN(name, FORMAT) \
-  KERNEL __launch_bounds__(256, 2) name(const Matmul p) { matmul_join<FORMAT>(p); }
 #else
 #define BROAD(rows, name, FORMAT, PARTS) \
   KERNEL name(const Matmul p) {}
-#define JOIN(name, FORMAT) BROAD(0, name, FORMAT, 0)
 #endif
 
 BROAD(128, matmul_broad_128, Bf16, 0)
@@ -348,10 +301,8 @@ BROAD(192, matmul_broad_192, Bf16, 0)
 BROAD(256, matmul_broad_256, Bf16, 0)
 BROAD(256, matmul_broad_all, Bf16, 1)
 BROAD(256, matmul_broad_pair, Bf16, 2)
-JOIN(matmul_join, Bf16)
 BROAD(128, matmul_broad_fp8_128, Fp8, 0)
 BROAD(192, matmul_broad_fp8_192, Fp8, 0)
 BROAD(256, matmul_broad_fp8_256, Fp8, 0)
 BROAD(256, matmul_broad_fp8_all, Fp8, 1)
 BROAD(256, matmul_broad_fp8_pair, Fp8, 2)
-JOIN(matmul_join_fp8, Fp8)

@@ -114,6 +114,8 @@ pub(crate) fn compare(
         (1000, 320, 300),
         // The same where stages come round.
         (4096, 768, 260),
+        // Eight slices in as many blocks, of rows that fill the last blocks in part.
+        (1024, 1024, 200),
     ];
     let shapes = if quick { &small[..] } else { &[small.as_slice(), &more].concat()[..] };
     for format in [Format::Bf16, Format::Fp8] {

@@ -70,13 +70,11 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_broad_256",
         "matmul_broad_all",
         "matmul_broad_pair",
-        "matmul_join",
         "matmul_broad_fp8_128",
         "matmul_broad_fp8_192",
         "matmul_broad_fp8_256",
         "matmul_broad_fp8_all",
-        "matmul_broad_fp8_pair",
-        "matmul_join_fp8"
+        "matmul_broad_fp8_pair"
     ),
     source!("layers", "layers_64_1", "layers_64_2", "layers_128_1", "layers_128_2"),
     source!("layers_small", "layers_small"),
@@ -162,6 +160,13 @@ pub(super) const SOURCES: &[Source] = &[
         "norm_scales"
     ),
     source!(
+        "matmul_tall",
+        "matmul_tall",
+        "matmul_tall_all",
+        "matmul_tall_fp8",
+        "matmul_tall_fp8_all"
+    ),
+    source!(
         "matmul_wide",
         "matmul_wide_16",
         "matmul_wide_32",
@@ -184,6 +189,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("attend_many.cuh", include_str!("../../cu/attend_many.cuh")),
     ("attend_ring.cuh", include_str!("../../cu/attend_ring.cuh")),
     ("base.cuh", include_str!("../../cu/base.cuh")),
+    ("broad.cuh", include_str!("../../cu/broad.cuh")),
     ("bulk.cuh", include_str!("../../cu/bulk.cuh")),
     ("choose.cuh", include_str!("../../cu/choose.cuh")),
     ("collective.cuh", include_str!("../../cu/collective.cuh")),

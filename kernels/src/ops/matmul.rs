@@ -100,6 +100,8 @@ impl Matrix {
 pub struct Scratch {
     sums: Buffer<f32>,
     arrivals: Buffer<u32>,
+    /// For blocks that wait for each other: those of one tile count here, none is set back.
+    meetings: Buffer<u32>,
     scales: Buffer<f32>,
     multiprocessors: usize,
     /// Whether the card has the tensor-core instructions of Hopper.
@@ -114,6 +116,7 @@ impl Scratch {
             sums: device.zeros(multiprocessors * 8 * PLAIN_ROWS_MAX * BLOCK_OUTPUTS * 2)?,
             // A matrix in several slices has at most 256 blocks of outputs.
             arrivals: device.zeros((2 * multiprocessors).max(256))?,
+            meetings: device.zeros(multiprocessors)?,
             // Read two by two.
             scales: device.zeros(rows_max.next_multiple_of(2))?,
             multiprocessors,
@@ -229,6 +232,7 @@ impl Matrix {
         match path {
             Path::Wide(wide) => self.launch_wide(device, scratch, wide, args),
             Path::Broad(width) => self.launch_broad(device, scratch, width, args),
+            Path::Tall(parts) => self.launch_tall(device, scratch, parts, args),
             Path::All => self.launch_all(device, scratch, 1, args),
             Path::Pair => self.launch_all(device, scratch, 2, args),
             Path::Whole(width) => self.launch_plain(device, scratch, (width, 1), end, args),

@@ -1,6 +1,6 @@
 //! How a product is launched on each of its paths.
 
-use super::path::{ALL_ROWS, Wide, all_bytes, broad_bytes};
+use super::path::{ALL_ROWS, Wide, all_bytes, broad_bytes, tall_bytes};
 use super::{Args, BLOCK_OUTPUTS, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT};
 use crate::cuda::{Arg, Device, DeviceError, Grid};
 use crate::ops::whole;
@@ -15,8 +15,6 @@ const EARLY_BYTES_MAX: u64 = 16 << 20;
 /// worth more than what they read at once.
 const NARROW_BYTES_MAX: u64 = 4 << 20;
 const PAIRED_BYTES_MAX: u64 = 16 << 20;
-/// Rows of a block of the kernel that adds up slices.
-const JOIN_ROWS: usize = 32;
 
 /// Rows of a block of the kernel for few rows: all, or 64 of them.
 fn columns_max(rows: usize) -> usize {
@@ -144,19 +142,35 @@ impl Matrix {
         mut args: Args,
     ) -> Result<(), DeviceError> {
         let rows = args.rows as usize;
-        assert!(self.can_broad(scratch, width, rows), "a place for each slice");
+        assert!(self.can_broad(scratch, width, rows), "slices that are there at once");
         args.sums = scratch.sums.write();
+        args.arrivals = scratch.meetings.write();
         let jobs = self.jobs(width, rows);
         let mut grid = Grid::new(whole(jobs.min(scratch.multiprocessors)), 384);
         grid.shared_bytes = whole(broad_bytes(self.format, width));
         let format = self.format.suffix();
-        device.launch(&format!("matmul_broad{format}_{width}"), grid, &[Arg::value(&args)])?;
-        if self.slices == 1 {
-            return Ok(());
-        }
-        let mut grid = Grid::new(1, 256);
-        grid.blocks = (whole(jobs / self.slices), whole(width / JOIN_ROWS), 1);
-        device.launch(&format!("matmul_join{format}"), grid, &[Arg::value(&args)])
+        device.launch(&format!("matmul_broad{format}_{width}"), grid, &[Arg::value(&args)])
+    }
+
+    /// By blocks of 192 outputs x 128 rows, of which `parts` share the slices of a sum.
+    pub(super) fn launch_tall(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        parts: usize,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        let rows = args.rows as usize;
+        assert!(self.can_tall(scratch, parts, rows), "parts that are there at once");
+        args.sums = scratch.sums.write();
+        args.arrivals = scratch.meetings.write();
+        let tiles = self.tall_tiles(rows);
+        let mut grid = Grid::new(1, 512);
+        grid.blocks = (whole(parts), whole(tiles.min(scratch.multiprocessors)), 1);
+        grid.shared_bytes = whole(tall_bytes(self.format));
+        let all = if parts == 1 { "_all" } else { "" };
+        let kernel = format!("matmul_tall{}{all}", self.format.suffix());
+        device.launch(&kernel, grid, &[Arg::value(&args)])
     }
 
     /// By blocks, or pairs of them, that add up all slices.

@@ -1,6 +1,6 @@
 //! Which kernel computes a product, for a matrix and a number of rows.
 
-use super::{BLOCK_OUTPUTS, FEW, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT};
+use super::{BLOCK_OUTPUTS, FEW, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT, slices};
 
 /// What may be read of x, for each 16 outputs, and of weights, for each 64 rows, before wider
 /// blocks are better.
@@ -28,8 +28,11 @@ pub enum Path {
     /// On Hopper.
     Wide(Wide),
     /// On Hopper: blocks of 128, 192 or 256 rows, each for one slice after the other; where a sum
-    /// has several, they are added up afterwards.
+    /// has several, its blocks add them up together.
     Broad(usize),
+    /// On Hopper: blocks of 192 outputs x 128 rows; so many share the slices of a sum, or one adds
+    /// up all.
+    Tall(usize),
     /// On Hopper: blocks of 256 rows that add up all slices.
     All,
     /// On Hopper: the same in pairs of blocks, each for two of four slices.
@@ -43,6 +46,9 @@ const BROAD: [usize; 3] = [128, 192, 256];
 const NARROWER_ROWS_MAX: usize = 2 * 192;
 /// Rows of the blocks that add up all slices.
 pub(super) const ALL_ROWS: usize = 256;
+/// Outputs and rows of the blocks that [`Path::Tall`] has.
+const TALL_OUTPUTS: usize = 192;
+const TALL_ROWS: usize = 128;
 /// Slices that a pair of them adds up, and units of a sum from which it pays.
 const PAIR_SLICES: usize = 4;
 const PAIR_UNITS: usize = 128;
@@ -107,6 +113,13 @@ pub(super) fn all_bytes(format: Format) -> usize {
     weights * (stage_bytes(format) + 16) + 3 * (ALL_ROWS * UNIT * 2 + 16) + kept
 }
 
+/// Stages of weights and x of blocks of 192 outputs x 128 rows, each with its two barriers.
+pub(super) fn tall_bytes(format: Format) -> usize {
+    let (weights, x) = if format == Format::Fp8 { (8, 8) } else { (6, 5) };
+    let weights_bytes = stage_bytes(format) / BLOCK_OUTPUTS * TALL_OUTPUTS;
+    weights * (weights_bytes + 16) + x * (TALL_ROWS * UNIT * 2 + 16)
+}
+
 /// Bytes of a unit of a block's weights.
 fn stage_bytes(format: Format) -> usize {
     format.tile_words(BLOCK_OUTPUTS, UNIT) * size_of::<u32>()
@@ -131,6 +144,36 @@ pub(super) fn pays_all([wide, narrow]: [usize; 2], multiprocessors: usize) -> bo
     let is_shared = 0 < full && 2 * left <= multiprocessors;
     let halves = 2 * full + if left == 0 { 0 } else { 2 - usize::from(is_shared) };
     5 * halves < 6 * narrow.div_ceil(multiprocessors)
+}
+
+/// Tiles of 192 outputs x 128 rows.
+fn tall_tiles(outputs: usize, rows: usize) -> usize {
+    rows.div_ceil(TALL_ROWS) * outputs.div_ceil(TALL_OUTPUTS)
+}
+
+/// How many blocks share the slices of such a tile, where they are best for a sum in slices: as
+/// many as have a place at once, if they fill the card with one slice each or some of a long sum;
+/// or one alone, where whole sums take less time so than in tiles of 128 outputs. A turn takes some
+/// 4/3 as long as one of those.
+pub(super) fn tall_parts(
+    (outputs, inputs): (usize, usize),
+    rows: usize,
+    multiprocessors: usize,
+) -> Option<usize> {
+    let (slices, tiles) = (slices(outputs, inputs), tall_tiles(outputs, rows));
+    if rows <= WIDE_ROWS_MAX || slices == 1 {
+        return None;
+    }
+    let fits = |parts: &usize| slices.is_multiple_of(*parts) && parts * tiles <= multiprocessors;
+    let is_long = PAIR_UNITS <= inputs / UNIT;
+    let fills =
+        |parts: &usize| (is_long || *parts == slices) && 7 * multiprocessors <= 8 * parts * tiles;
+    let alone = || {
+        let narrow = rows.div_ceil(TALL_ROWS) * outputs.div_ceil(BLOCK_OUTPUTS);
+        let [tall, narrow] = [tiles, narrow].map(|it| it.div_ceil(multiprocessors));
+        (4 * tall < 3 * narrow).then_some(1)
+    };
+    [8, 4, 2].into_iter().find(fits).filter(fills).or_else(alone)
 }
 
 impl Matrix {
@@ -166,10 +209,23 @@ impl Matrix {
         scratch.hopper && (parts == 1 || pairs)
     }
 
-    /// Whether there is a place for what blocks of so many rows leave.
+    /// Tiles of 192 outputs x 128 rows that a product of so many rows has.
+    pub(super) fn tall_tiles(&self, rows: usize) -> usize {
+        tall_tiles(self.outputs, rows)
+    }
+
+    /// Whether so many blocks can share the slices of such a tile. They wait for each other, so
+    /// each has a multiprocessor to itself.
+    pub(super) fn can_tall(&self, scratch: &Scratch, parts: usize, rows: usize) -> bool {
+        let each_at_once = parts * self.tall_tiles(rows) <= scratch.multiprocessors;
+        scratch.hopper && self.slices.is_multiple_of(parts) && (parts == 1 || each_at_once)
+    }
+
+    /// Whether blocks of so many rows can: those with slices of a sum wait for each other, so each
+    /// has a multiprocessor to itself.
     pub(super) fn can_broad(&self, scratch: &Scratch, width: usize, rows: usize) -> bool {
-        let left = if self.slices == 1 { 0 } else { self.jobs(width, rows) };
-        scratch.hopper && left * width * BLOCK_OUTPUTS <= scratch.sums.len()
+        let each_at_once = self.jobs(width, rows) <= scratch.multiprocessors;
+        scratch.hopper && (self.slices == 1 || each_at_once)
     }
 
     /// Every way in which the kernels for Hopper can compute a product of so many rows, with the
@@ -183,7 +239,9 @@ impl Matrix {
         let broads = BROAD.into_iter().filter(|it| self.can_broad(scratch, *it, rows));
         let all = [(1, Path::All), (2, Path::Pair)].into_iter();
         let all = all.filter(|it| self.can_add_all(scratch, it.0, rows)).map(|it| (ALL_ROWS, it.1));
-        wides.chain(broads.map(|it| (it, Path::Broad(it)))).chain(all).collect()
+        let talls = [1, 2, 4, 8].into_iter().filter(|it| self.can_tall(scratch, *it, rows));
+        let talls = talls.map(|it| (TALL_ROWS, Path::Tall(it)));
+        wides.chain(broads.map(|it| (it, Path::Broad(it)))).chain(talls).chain(all).collect()
     }
 
     /// The path that is fastest for a number of rows.
@@ -210,7 +268,15 @@ impl Matrix {
         if let Some(width) = self.broad(scratch, rows) {
             return Path::Broad(width);
         }
+        if let Some(parts) = self.tall(scratch, rows) {
+            return Path::Tall(parts);
+        }
         self.add_all(scratch, rows).unwrap_or_else(|| Path::Wide(self.wide(scratch, rows)))
+    }
+
+    /// How many blocks of 192 outputs x 128 rows share the slices of a tile, where they are best.
+    fn tall(&self, scratch: &Scratch, rows: usize) -> Option<usize> {
+        tall_parts((self.outputs, self.inputs), rows, scratch.multiprocessors)
     }
 
     /// Blocks that add up all slices, where they are better than those of 128 rows: in pairs for
@@ -231,13 +297,11 @@ impl Matrix {
     /// each has a multiprocessor of its own.
     fn broad(&self, scratch: &Scratch, rows: usize) -> Option<usize> {
         let width = broad_width(rows);
-        let each_at_once = self.jobs(width, rows) <= scratch.multiprocessors;
-        let fits = self.slices == 1 || each_at_once && self.can_broad(scratch, width, rows);
         let wide = match self.format {
             Format::Fp8 if 1 < self.slices => WIDE_ROWS_MAX_FP8,
             _ => WIDE_ROWS_MAX,
         };
-        (wide < rows && fits).then_some(width)
+        (wide < rows && self.can_broad(scratch, width, rows)).then_some(width)
     }
 
     /// The widest blocks that have enough of the card, sums shared as far as all blocks fit it.
