@@ -36,6 +36,8 @@ pub struct Job {
     pub guide: Option<Box<dyn Guide>>,
     /// Whose pages it may share.
     pub salt: Salt,
+    /// When it ends, done or not.
+    pub deadline: Instant,
 }
 
 /// What a text got in one step.
@@ -49,7 +51,9 @@ pub struct Round {
     /// Guesses that were made for this step, and how many of them stand among the tokens.
     pub guessed: u32,
     pub kept: u32,
-    pub end: Option<End>,
+    /// Prompt tokens that an earlier request had left in the pages, as far as is known.
+    pub cached: u32,
+    pub end: Option<EndReason>,
     /// When the text's first step began, and when this one ended.
     pub started: Instant,
     pub at: Instant,
@@ -57,17 +61,12 @@ pub struct Round {
 
 /// How a text ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct End {
-    pub reason: EndReason,
-    /// Prompt tokens that an earlier request had left in the pages.
-    pub cached: u32,
-}
-
-#[derive(Clone, Debug, PartialEq)]
 pub enum EndReason {
     Loop(Finish),
     /// Someone asked by name that it end.
     Aborted,
+    /// Its deadline came first.
+    Expired,
 }
 
 /// Why a request was not taken in.
@@ -147,6 +146,7 @@ pub struct Letters(mpsc::Receiver<Letter>);
 struct Active {
     name: Arc<str>,
     outbox: mpsc::Sender<Round>,
+    deadline: Instant,
     /// When its first step began.
     started: Option<Instant>,
 }
@@ -169,10 +169,10 @@ impl Runner {
     }
 
     /// Runs until the inbox is dropped and all texts have ended, or the backend fails. Either way
-    /// all channels are dropped with the loop; one without an [`End`] tells its reader of failure.
+    /// all channels are dropped with the loop; one without an end tells its reader of failure.
     pub fn run(mut self) -> Result<(), BackendError> {
         while self.take_in() {
-            self.drop_gone();
+            self.drop_gone(clock::now());
             self.turn()?;
         }
         Ok(())
@@ -214,10 +214,7 @@ impl Runner {
                 let named = |(id, it): (&SeqId, &Active)| (*it.name == *name).then_some(*id);
                 let ids: Vec<SeqId> = self.active.iter().filter_map(named).collect();
                 for id in &ids {
-                    let active = self.forget(*id).expect("it was just found");
-                    let now = clock::now();
-                    let round = Round::ending(EndReason::Aborted, 0, (now, now));
-                    deliver(&active.outbox, round);
+                    self.end(*id, EndReason::Aborted, clock::now());
                 }
                 let _gone = answer.send(ids.len());
             }
@@ -236,14 +233,15 @@ impl Runner {
         jobs: Vec<(Job, mpsc::Sender<Round>)>,
     ) -> Result<(), NotTaken> {
         for (&id, (job, outbox)) in ids.iter().zip(jobs) {
-            let Job { prompt, new_max, sampling, priority, drafts_max, guide, salt } = job;
+            let Job { prompt, new_max, sampling, priority, drafts_max, guide, salt, deadline } =
+                job;
             let request =
                 Request { id, prompt, new_max, sampling, priority, drafts_max, guide, salt };
             self.engine.submit(request).map_err(|refused| match refused {
                 Refused::QueueFull => NotTaken::Full,
                 other => NotTaken::Refused(other),
             })?;
-            let active = Active { name: Arc::clone(name), outbox, started: None };
+            let active = Active { name: Arc::clone(name), outbox, deadline, started: None };
             self.active.insert(id, active);
         }
         Ok(())
@@ -255,13 +253,19 @@ impl Runner {
         Some(active)
     }
 
-    /// Ends the texts that nobody reads.
-    fn drop_gone(&mut self) {
-        let gone: Vec<SeqId> =
-            self.active.iter().filter(|(_, it)| it.outbox.is_closed()).map(|(id, _)| *id).collect();
-        for id in gone {
-            self.forget(id);
-            self.observer.gone();
+    /// Ends a text before its time, and says so.
+    fn end(&mut self, id: SeqId, reason: EndReason, now: Instant) {
+        let active = self.forget(id).expect("the caller saw it");
+        deliver(&active.outbox, Round::ending(reason, (now, now)));
+    }
+
+    /// Ends the texts that nobody reads and those that are out of time, read or not.
+    fn drop_gone(&mut self, now: Instant) {
+        let is_over = |it: &Active| it.outbox.is_closed() || it.deadline <= now;
+        let over: Vec<SeqId> =
+            self.active.iter().filter(|(_, it)| is_over(it)).map(|(id, _)| *id).collect();
+        for id in over {
+            self.end(id, EndReason::Expired, now);
         }
     }
 
@@ -303,21 +307,21 @@ fn deliver(outbox: &mpsc::Sender<Round>, round: Round) {
 
 impl Round {
     /// A round without tokens that only ends a text.
-    pub fn ending(reason: EndReason, cached: u32, (started, at): (Instant, Instant)) -> Self {
+    pub fn ending(reason: EndReason, (started, at): (Instant, Instant)) -> Self {
         let (tokens, logprobs, prompt) = (Vec::new(), Vec::new(), Vec::new());
-        let end = Some(End { reason, cached });
-        Self { tokens, logprobs, prompt, guessed: 0, kept: 0, end, started, at }
+        let end = Some(reason);
+        Self { tokens, logprobs, prompt, guessed: 0, kept: 0, cached: 0, end, started, at }
     }
 
     fn new(event: Event, done: Option<Event>, times: (Instant, Instant)) -> Self {
         let (started, at) = times;
         match event {
-            Event::Tokens { tokens, logprobs, prompt, drafted, kept, .. } => {
+            Event::Tokens { tokens, logprobs, prompt, drafted: guessed, kept, cached, .. } => {
                 let end = done.and_then(|it| Self::new(it, None, times).end);
-                Self { tokens, logprobs, prompt, guessed: drafted, kept, end, started, at }
+                Self { tokens, logprobs, prompt, guessed, kept, cached, end, started, at }
             }
             Event::Done { reason, cached, .. } => {
-                Self::ending(EndReason::Loop(reason), cached, times)
+                Self { cached, ..Self::ending(EndReason::Loop(reason), times) }
             }
         }
     }

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::batch::step::Engine;
+use crate::clock;
 use crate::config::Serve;
 use crate::metrics::{Fixed, Metrics};
 use crate::runner::observer::{Observer, Seen};
@@ -35,6 +36,7 @@ pub mod grammar;
 pub mod language;
 pub mod logprobs;
 pub mod notify;
+pub mod overdue;
 pub mod ready;
 pub mod record;
 pub mod service;
@@ -107,6 +109,8 @@ pub async fn run(
     let service = Arc::new(Service::new(options.clone()));
     let mut server = Server::new(Arc::clone(&service), &options);
     let mut watchdog = pin!(notify::feed(pulse));
+    let overdue = service.gate.overdue.clone();
+    let mut overdue = pin!(overdue.watch());
     let (mut is_loading, mut is_ready) = (true, false);
     let end = loop {
         tokio::select! {
@@ -123,6 +127,7 @@ pub async fn run(
                 }
             }
             () = &mut watchdog, if is_ready => {}
+            () = &mut overdue => {}
             () = server.accept(&listener) => {}
         }
     };
@@ -132,11 +137,12 @@ pub async fn run(
         server.close(CLOSE_MAX).await;
         return Err(end.map_or_else(|_| panicked(is_ready), |end| failure(end, is_ready)));
     }
-    let is_whole = tokio::select! {
-        is_whole = drain(&mut server, &listener, &service, options.drain_max, stop) => is_whole,
-        () = &mut watchdog => false,
-    };
-    server.close(if is_whole { CLOSE_MAX } else { Duration::ZERO }).await;
+    tokio::select! {
+        () = drain(&mut server, listener, &service, options.drain_max, stop) => {}
+        () = &mut watchdog => {}
+        () = &mut overdue => {}
+    }
+    server.close(Duration::ZERO).await;
     drop((server, service));
     if !is_ready {
         return Ok(());
@@ -149,28 +155,38 @@ pub async fn run(
     }
 }
 
-/// Lets what runs end, and refuses what comes meanwhile; false if it was cut short.
+/// Lets what runs end and be sent, and refuses what comes meanwhile; what is there after this was
+/// to be cut.
 async fn drain(
     server: &mut Server,
-    listener: &TcpListener,
+    listener: TcpListener,
     service: &Service,
     drain_max: Duration,
     mut stop: watch::Receiver<Stop>,
-) -> bool {
+) {
     tracing::info!(requests = service.gate.within(), "draining");
     let mut deadline = pin!(tokio::time::sleep(drain_max));
     let mut empty = pin!(service.gate.empty());
     loop {
         tokio::select! {
             biased;
-            () = &mut empty => return true,
-            () = rises(&mut stop, Stop::Now) => break,
-            () = &mut deadline => break,
-            () = server.accept(listener) => {}
+            () = &mut empty => break,
+            () = rises(&mut stop, Stop::Now) => return cut(service),
+            () = &mut deadline => return cut(service),
+            () = server.accept(&listener) => {}
         }
     }
+    drop(listener);
+    // What was said last may still be on its way out.
+    let left = deadline.deadline().into_std().saturating_duration_since(clock::now());
+    tokio::select! {
+        () = server.close(left.max(CLOSE_MAX)) => {}
+        () = rises(&mut stop, Stop::Now) => {}
+    }
+}
+
+fn cut(service: &Service) {
     tracing::warn!(requests = service.gate.within(), "cutting what still runs");
-    false
 }
 
 /// Waits until `stop` is at least `to`; forever if nobody can raise it.

@@ -167,7 +167,7 @@ fn request(index: usize, order: &Order) -> Request {
 fn note(event: Event, written: &mut [Written]) {
     let index = |seq: SeqId| usize::try_from(seq.0).expect("an index");
     match event {
-        Event::Tokens { seq, tokens, logprobs, prompt, drafted, kept } => {
+        Event::Tokens { seq, tokens, logprobs, prompt, drafted, kept, .. } => {
             let it = &mut written[index(seq)];
             it.tokens.extend(tokens.iter().map(|it| it.0));
             it.logprobs.extend(logprobs);

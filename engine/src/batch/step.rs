@@ -93,12 +93,14 @@ pub enum Event {
         drafted: u32,
         /// How many of `tokens` are drafts that were accepted.
         kept: u32,
+        /// Prompt tokens that were found in the pages of earlier requests.
+        cached: u32,
     },
     /// The request is gone from the engine.
     Done {
         seq: SeqId,
         reason: Finish,
-        /// Prompt tokens that were found in the pages of earlier requests.
+        /// As with the tokens.
         cached: u32,
     },
 }
@@ -337,6 +339,7 @@ impl Engine {
                 prompt,
                 drafted: ticket.drafts,
                 kept,
+                cached: sequence.cached.unwrap_or(0),
             });
         }
         if let Some(finish) = finish {

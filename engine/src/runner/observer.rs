@@ -95,12 +95,6 @@ impl Observer {
         self.pulse.wake();
     }
 
-    /// A text ended because nobody reads it.
-    pub fn gone(&self) {
-        self.metrics.requests.gone.inc();
-        self.metrics.requests.success.with_label_values(&["abort"]).inc();
-    }
-
     /// Requests came or went between steps.
     pub fn queued(&self, load: &EngineLoad) {
         self.seen.set_load(*load);

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -208,6 +210,36 @@ pub fn events(items: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> 
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     answer
+}
+
+/// The answer, with something that is dropped with its body.
+pub fn holding<T: Unpin + Send + 'static>(answer: Response<Body>, held: T) -> Response<Body> {
+    answer.map(|body| UnsyncBoxBody::new(Held { body, _held: held }))
+}
+
+struct Held<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> hyper::body::Body for Held<T> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 fn with_status(

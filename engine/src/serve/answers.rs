@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
-use crate::runner::Round;
+use crate::clock;
+use crate::runner::{EndReason, Round};
 use crate::serve::answer::Refusal;
 use crate::serve::choice::{Choice, Cost, Delta};
 use crate::serve::record::Record;
@@ -14,12 +15,15 @@ use crate::serve::record::Record;
 /// Dropping it ends all its texts.
 #[derive(Debug)]
 pub struct Answers {
+    /// Dropped before the texts, so that what it counts stands when the loop sees that they are.
+    record: Record,
     texts: Vec<Growing>,
+    /// How many of them each prompt has.
+    n: usize,
     /// Whose turn it is to be asked first.
     turn: usize,
-    deadline: Instant,
+    pub deadline: Instant,
     pub prompt_tokens: u32,
-    record: Record,
 }
 
 #[derive(Debug)]
@@ -30,15 +34,18 @@ struct Growing {
 }
 
 impl Answers {
+    /// `n` texts for each prompt, one prompt's after another's.
     pub fn new(
         texts: Vec<(Choice, mpsc::Receiver<Round>)>,
+        n: u32,
         prompt_tokens: u32,
         deadline: Instant,
         record: Record,
     ) -> Self {
         let grow = |(choice, it)| Growing { choice, receiver: Some(it) };
         let texts = texts.into_iter().map(grow).collect();
-        Self { texts, turn: 0, deadline, prompt_tokens, record }
+        let n = n.max(1) as usize;
+        Self { record, texts, n, turn: 0, deadline, prompt_tokens }
     }
 
     /// How many texts there are, ended or not.
@@ -50,27 +57,30 @@ impl Answers {
         self.texts[index].choice.seed
     }
 
-    /// What all texts have cost so far.
+    /// What all texts have cost so far. A prompt counts once, and as its first text found it.
     pub fn cost(&self) -> Cost {
-        self.texts.iter().fold(Cost::default(), |sum, it| {
+        self.texts.iter().enumerate().fold(Cost::default(), |sum, (index, it)| {
             let cost = it.choice.cost;
+            let is_first = index.is_multiple_of(self.n);
             Cost {
                 tokens: sum.tokens + cost.tokens,
                 accepted: sum.accepted + cost.accepted,
                 rejected: sum.rejected + cost.rejected,
-                cached: sum.cached + cost.cached,
+                cached: sum.cached + if is_first { cost.cached } else { 0 },
             }
         })
     }
 
     /// The next addition to a text, with the text's number; `None` when all have ended.
     pub async fn next(&mut self) -> Result<Option<(usize, Delta)>, Refusal> {
+        // A client that reads too slowly is out of time as well, whatever there is to read.
+        if self.deadline <= clock::now() {
+            return Err(self.expire());
+        }
         let deadline = tokio::time::Instant::from_std(self.deadline);
         let round = poll_fn(|cx| self.poll_round(cx));
         let Ok(round) = tokio::time::timeout_at(deadline, round).await else {
-            let refusal = Refusal::Expired { after: self.deadline - self.record.arrival };
-            self.record.refuse(&refusal);
-            return Err(refusal);
+            return Err(self.expire());
         };
         let Some((index, round)) = round else {
             self.record.complete(self.cost(), self.prompt_tokens);
@@ -82,6 +92,9 @@ impl Answers {
             self.record.refuse(&Refusal::Failed);
             return Err(Refusal::Failed);
         };
+        if round.end == Some(EndReason::Expired) {
+            return Err(self.expire());
+        }
         self.record.round(text.choice.times, &round);
         let delta = text.choice.take(round);
         if let Some(ending) = delta.finish {
@@ -89,6 +102,12 @@ impl Answers {
             self.record.ended(&text.choice, ending);
         }
         Ok(Some((index, delta)))
+    }
+
+    fn expire(&mut self) -> Refusal {
+        let refusal = Refusal::Expired { after: self.deadline - self.record.arrival };
+        self.record.refuse(&refusal);
+        refusal
     }
 
     fn poll_round(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Round>)>> {

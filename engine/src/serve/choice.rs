@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::batch::ids::TokenId;
 use crate::batch::plan::TokenLogprobs;
 use crate::batch::step::Finish;
-use crate::runner::{End, EndReason, Round};
+use crate::runner::{EndReason, Round};
 use crate::serve::speech::{Speech, Speller};
 use crate::serve::wishes::Stops;
 use crate::text::stop::StopStrings;
@@ -116,15 +116,18 @@ impl Choice {
 
     /// Takes a round. After one with a finish there is no other.
     pub fn take(&mut self, round: Round) -> Delta {
-        let Round { mut tokens, logprobs, prompt, guessed, kept, mut end, started, at } = round;
+        let Round { mut tokens, logprobs, prompt, guessed, kept, cached, mut end, started, at } =
+            round;
         if self.only_prompt {
             tokens.clear();
-            end = end.map(|it| End { reason: EndReason::Loop(Finish::Length), ..it });
+            end = end.map(|_| EndReason::Loop(Finish::Length));
         }
+        // An end that comes by itself may not know.
+        self.cost.cached = self.cost.cached.max(cached);
         self.times.get_or_insert(Times { started, first: at, last: at }).last = at;
         let mut delta = Delta { prompt, ..Delta::default() };
         let mut logprobs = logprobs.into_iter();
-        let finish = end.as_ref().map(|it| ending(&it.reason));
+        let finish = end.as_ref().map(ending);
         let mut used = 0;
         for &token in &tokens {
             used += 1;
@@ -134,8 +137,7 @@ impl Choice {
             {
                 delta.logprobs.push(TokenReport { token, logprobs, offset: self.len });
             }
-            let is_end = matches!(&end, Some(end) if end.reason == stopped_at(token))
-                && used as usize == tokens.len();
+            let is_end = end.as_ref() == Some(&stopped_at(token)) && used as usize == tokens.len();
             if is_end && !self.stops.include {
                 break;
             }
@@ -147,9 +149,6 @@ impl Choice {
         let kept = kept.min(used);
         self.cost.accepted += kept;
         self.cost.rejected += guessed - kept;
-        if let Some(end) = end {
-            self.cost.cached = end.cached;
-        }
         if delta.finish.is_none() && finish.is_some() {
             let rest = self.speller.finish();
             if !self.show(&rest, &mut delta) {
@@ -185,7 +184,7 @@ fn ending(reason: &EndReason) -> Ending {
         EndReason::Loop(Finish::Stop(_) | Finish::Complete) => Ending::Stop,
         EndReason::Loop(Finish::Length) => Ending::Length,
         EndReason::Loop(Finish::Stuck(_)) => Ending::Stuck,
-        EndReason::Aborted => Ending::Abort,
+        EndReason::Aborted | EndReason::Expired => Ending::Abort,
     }
 }
 

@@ -1,7 +1,7 @@
 //! From a request whose fields are judged to the texts that the loop writes for it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Response;
 use tokio::sync::mpsc;
@@ -46,18 +46,19 @@ pub async fn generate(
 ) -> Result<Response<Body>, Refusal> {
     let stream = order.wishes.stream;
     let own_max = order.wishes.time_max.unwrap_or(Duration::MAX);
-    let (texts, prompt_tokens) = match start(&ready, order, &mut record).await {
+    let n = order.wishes.n;
+    let deadline = record.arrival + ready.options.request_max.min(own_max);
+    let (texts, prompt_tokens) = match start(&ready, order, deadline, &mut record).await {
         Ok(started) => started,
         Err(refusal) => {
             record.refuse(&refusal);
             return Err(refusal);
         }
     };
-    let deadline = record.arrival + ready.options.request_max.min(own_max);
-    let answers = Answers::new(texts, prompt_tokens, deadline, record);
+    let answers = Answers::new(texts, n, prompt_tokens, deadline, record);
     let writer = Writer { ready, shape, head };
     match stream {
-        None => writer.whole(answers).await,
+        None => writer.whole(answers, pass).await,
         Some(options) => Ok(writer.stream(answers, options, pass)),
     }
 }
@@ -68,6 +69,7 @@ type Texts = Vec<(Choice, mpsc::Receiver<Round>)>;
 async fn start(
     ready: &Arc<Ready>,
     order: Order,
+    deadline: Instant,
     record: &mut Record,
 ) -> Result<(Texts, u32), Refusal> {
     let Order { prompts, wishes, grammar, new_max_default, prompt_param } = order;
@@ -77,15 +79,13 @@ async fn start(
     let base = wishes.seed.unwrap_or_else(|| ready.seeds.draw());
     let mut jobs = Vec::new();
     let mut choices = Vec::new();
-    let mut prompt_tokens = 0;
+    let mut lens = Vec::new();
     for (place, (prompt, before)) in (0..).zip(prompts) {
         let len = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         // The loop writes one token at least; of an echo alone nobody sees it.
         let wanted = if only_echoes { Some(1) } else { wishes.new_max };
         let new_max = room(ready, len, wanted, new_max_default, prompt_param)?;
-        prompt_tokens += len;
-        ready.metrics.requests.tokens.prompt.observe(len.into());
-        ready.metrics.requests.tokens.new_max.observe(new_max.into());
+        lens.push((len, new_max));
         for n in 0..wishes.n {
             // A given seed gives each prompt the texts it would have had alone.
             let shift = if wishes.seed.is_some() { n } else { place * wishes.n + n };
@@ -102,6 +102,7 @@ async fn start(
                 drafts_max: wishes.drafts_max,
                 guide: guides.pop(),
                 salt: wishes.salt,
+                deadline,
             });
         }
     }
@@ -111,9 +112,15 @@ async fn start(
         let name = Arc::clone(&record.name);
         ready.inbox.submit(name, jobs).await.map_err(|it| refusal(it, prompt_param))?
     };
-    record.accept(prompt_tokens, wishes.n);
+    for (len, new_max) in &lens {
+        ready.metrics.requests.tokens.prompt.observe((*len).into());
+        ready.metrics.requests.tokens.new_max.observe((*new_max).into());
+    }
+    let prompt_tokens = lens.iter().map(|(len, _)| len).sum();
+    let texts: Texts = choices.into_iter().zip(receivers).collect();
+    record.accept(prompt_tokens, wishes.n, u32::try_from(texts.len()).expect("bounded"));
     ready.metrics.requests.prompt_tokens.inc_by(prompt_tokens.into());
-    Ok((choices.into_iter().zip(receivers).collect(), prompt_tokens))
+    Ok((texts, prompt_tokens))
 }
 
 /// The channel of a text that asks for no tokens.
@@ -121,7 +128,7 @@ fn ended_at_once() -> mpsc::Receiver<Round> {
     let (sender, receiver) = mpsc::channel(1);
     let end = EndReason::Loop(Finish::Length);
     let now = clock::now();
-    sender.try_send(Round::ending(end, 0, (now, now))).expect("it has room for one");
+    sender.try_send(Round::ending(end, (now, now))).expect("it has room for one");
     receiver
 }
 

@@ -22,6 +22,8 @@ pub struct Record {
     first: Option<Instant>,
     outcome: Outcome,
     prompt_tokens: u32,
+    /// Texts that the loop took in and that have not ended.
+    open: u32,
     cost: Cost,
     /// Tokens of the longest text that has ended.
     longest: u32,
@@ -51,6 +53,7 @@ impl Record {
             first: None,
             outcome: Outcome::Open,
             prompt_tokens: 0,
+            open: 0,
             cost: Cost::default(),
             longest: 0,
             ending: None,
@@ -61,9 +64,10 @@ impl Record {
         self.outcome = Outcome::Refused(refusal.clone());
     }
 
-    /// The texts were taken in by the loop.
-    pub fn accept(&mut self, prompt_tokens: u32, n: u32) {
+    /// The loop took in `texts` texts, `n` for each prompt.
+    pub fn accept(&mut self, prompt_tokens: u32, n: u32, texts: u32) {
         self.prompt_tokens = prompt_tokens;
+        self.open = texts;
         self.metrics.requests.n.observe(n.into());
     }
 
@@ -84,6 +88,7 @@ impl Record {
     /// A text has ended.
     pub fn ended(&mut self, choice: &Choice, ending: Ending) {
         self.ending = Some(ending);
+        self.open -= 1;
         let metrics = &self.metrics.requests;
         metrics.success.with_label_values(&[ending.name()]).inc();
         metrics.tokens.generated.observe(choice.cost.tokens.into());
@@ -112,6 +117,11 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        let metrics = &self.metrics.requests;
+        metrics.success.with_label_values(&[Ending::Abort.name()]).inc_by(self.open.into());
+        if matches!(self.outcome, Outcome::Open) {
+            metrics.gone.inc_by(self.open.into());
+        }
         let now = clock::now();
         let ms = |at: Instant| at.saturating_duration_since(self.arrival).as_secs_f64() * 1e3;
         let (status, code) = match &self.outcome {

@@ -181,8 +181,9 @@ impl Service {
         id: Option<String>,
         arrival: Instant,
     ) -> Result<Response<Body>, Refusal> {
-        let ready = Arc::clone(self.ready()?);
+        // Entered first: a drain that begins now either sees it within or is seen by it.
         let pass = self.gate.enter();
+        let ready = Arc::clone(self.ready()?);
         match path {
             CHAT => self.text(ready, request, Call { path: CHAT, id, arrival, pass }).await,
             COMPLETIONS => {

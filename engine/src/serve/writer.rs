@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -15,6 +16,9 @@ use crate::serve::choice::{Cost, Delta};
 use crate::serve::gate::Pass;
 use crate::serve::ready::Ready;
 use crate::serve::wishes::StreamOptions;
+
+/// For a client that reads, to be told that its time is over.
+const TELL_MAX: Duration = Duration::from_secs(1);
 
 /// How an endpoint writes its answers.
 pub trait Shape: fmt::Debug + Send + Sync {
@@ -62,8 +66,12 @@ impl Writer {
         json!({ "mode": self.ready.about.mode, "seeds": seeds })
     }
 
-    /// The whole answer, once all texts have ended.
-    pub async fn whole(mut self, mut answers: Answers) -> Result<Response<Body>, Refusal> {
+    /// The whole answer, once all texts have ended; within until its body is sent.
+    pub async fn whole(
+        mut self,
+        mut answers: Answers,
+        pass: Pass,
+    ) -> Result<Response<Body>, Refusal> {
         let mut texts: Vec<Delta> = (0..answers.count()).map(|_| Delta::default()).collect();
         while let Some((index, delta)) = answers.next().await? {
             let text = &mut texts[index];
@@ -81,15 +89,17 @@ impl Writer {
         map.insert("choices".to_owned(), choices.into());
         map.insert("usage".to_owned(), usage(answers.prompt_tokens, answers.cost()));
         map.insert("crossover".to_owned(), self.mark(&seeds));
-        Ok(answer::json(&Value::Object(map)))
+        Ok(answer::holding(answer::json(&Value::Object(map)), pass))
     }
 
     /// The answer as events, as the texts grow.
     pub fn stream(self, answers: Answers, options: StreamOptions, pass: Pass) -> Response<Body> {
         let opened = vec![false; answers.count()];
         let stage = Stage::Texts;
-        let state = State { writer: self, answers, options, opened, stage, _pass: pass };
-        answer::events(stream::unfold(state, State::next))
+        let until = answers.deadline + TELL_MAX;
+        let state = State { writer: self, answers, options, opened, stage };
+        let events = Box::pin(stream::unfold(state, State::next));
+        answer::events(pass.bind(events, until))
     }
 
     /// One event. `usage` is null in all but the last where the client asked for it.
@@ -136,7 +146,6 @@ struct State {
     /// Which choices have had their opening.
     opened: Vec<bool>,
     stage: Stage,
-    _pass: Pass,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,5 +1,6 @@
 //! How things end: clients that leave, aborts, deadlines, drains, failures.
 
+use std::pin::pin;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use engine::serve::{ServeError, Stop};
 use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::serve::asking::with;
-use crate::serve::fixture::{Service, Setup, send};
+use crate::serve::fixture::{Answer, Service, Setup, send};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -38,10 +42,8 @@ async fn a_client_that_leaves_in_mid_stream_frees_its_pages() {
     assert_eq!(stream.event().await.unwrap()["choices"][0]["text"], "a");
     drop(stream);
     service.until_idle().await;
-    let page = service.get("/metrics").await.body;
-    assert!(page.contains("crossover_engine_clients_gone_total{"), "{page}");
-    let gone = page.lines().find(|it| it.starts_with("crossover_engine_clients_gone_total"));
-    assert!(gone.unwrap().ends_with(" 1"), "{gone:?}");
+    assert_eq!(counted(&service, GONE, "").await, 1.0);
+    assert_eq!(counted(&service, ENDED, "abort").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,6 +162,86 @@ async fn a_request_has_a_deadline() {
     let error = service.post(COMPLETIONS, &hurried).await.json()["error"].clone();
     assert_eq!(error["code"], "deadline_exceeded");
     service.until_idle().await;
+}
+
+/// The sum of a counter over its series that have `label`.
+async fn counted(service: &Service, name: &str, label: &str) -> f64 {
+    let page = service.get("/metrics").await.body;
+    let is_own = |it: &&str| it.starts_with(&format!("{name}{{")) && it.contains(label);
+    page.lines()
+        .filter(is_own)
+        .map(|it| it.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+        .sum()
+}
+
+const GONE: &str = "crossover_engine_clients_gone_total";
+const ENDED: &str = "vllm:request_success_total";
+
+/// A client that takes one byte of its answer and keeps the stream open, which HTTP/2 allows it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_binds_a_text_that_nobody_reads() {
+    for is_paced in [true, false] {
+        let serve = Serve { request_max: Duration::from_millis(500), ..Setup::default().serve };
+        let service = Service::start(Setup { serve, is_paced, ..paced() }).await;
+        let stream = TcpStream::connect(service.address).await.unwrap();
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        let http = http.initial_stream_window_size(1).handshake(TokioIo::new(stream));
+        let (mut sender, connection) = http.await.unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let _ended = connection.await;
+        });
+        let body = Full::new(Bytes::from(request(true).to_string()));
+        let uri = format!("http://{}{COMPLETIONS}", service.address);
+        let answer = sender.send_request(Request::post(uri).body(body).unwrap()).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 200);
+        service.until_idle().await;
+        let is_told = |it: &Answer| {
+            let gone = it.body.lines().find(|it| it.starts_with(GONE));
+            gone.is_some_and(|it| it.ends_with(" 1"))
+        };
+        service.until("/metrics", is_told).await;
+        assert_eq!(counted(&service, ENDED, "abort").await, 1.0);
+        drop((answer, sender));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_a_string_ended_is_no_client_that_left() {
+    let service = Service::start(paced()).await;
+    let ask = with(request(false), json!({ "stop": "c", "n": 2 }));
+    assert_eq!(service.open_paced(COMPLETIONS, &ask).await.status, 200);
+    service.until_idle().await;
+    assert_eq!(counted(&service, ENDED, "stop").await, 2.0);
+    assert_eq!(counted(&service, ENDED, "").await, 2.0);
+    assert_eq!(counted(&service, GONE, "").await, 0.0);
+}
+
+/// An answer that is larger than what sockets hold, to a client that reads it late.
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_waits_for_whole_answers_to_be_sent() {
+    let serve = Serve { drain_max: Duration::from_secs(60), ..Setup::default().serve };
+    let setup = Setup { serve, lanes: 8, context_max: 4096, ..Setup::default() };
+    let service = Service::start(setup).await;
+    let body = with(request(false), json!({ "logprobs": 20, "n": 8 })).to_string();
+    let head = format!("POST {COMPLETIONS} HTTP/1.1\r\ncontent-length: {}\r\n\r\n", body.len());
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut late = socket.connect(service.address).await.unwrap();
+    late.write_all((head + &body).as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let begun = late.read(&mut answer).await.unwrap();
+    service.stop.send_replace(Stop::Drain);
+    let mut ending = pin!(service.end());
+    let early = tokio::time::timeout(Duration::from_millis(2500), &mut ending).await;
+    assert!(early.is_err(), "it did not wait");
+    answer.truncate(begun);
+    let (read, ended) = tokio::join!(late.read_to_end(&mut answer), ending);
+    assert!(read.is_ok() && ended.is_ok());
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
+    assert!(serde_json::from_str::<Value>(body).is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

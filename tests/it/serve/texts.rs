@@ -304,6 +304,22 @@ async fn names_and_marks() {
     assert!(page.contains(success), "{page}");
 }
 
+/// A prompt is found in kept pages once, however many texts it gets and however they end.
+#[tokio::test(flavor = "multi_thread")]
+async fn cached_tokens_are_the_prompts() {
+    let service = Service::start(Setup::default()).await;
+    let prompt = "all of these words are read once>abXcd";
+    let request = |more| with(json!({ "prompt": prompt, "temperature": 0 }), more);
+    let mut cached = Vec::new();
+    for more in [json!({}), json!({}), json!({ "n": 3 }), json!({ "n": 3, "stop": "X" })] {
+        let usage = service.post(COMPLETIONS, &request(more)).await.json()["usage"].clone();
+        cached.push(usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap());
+        assert!(cached[cached.len() - 1] < usage["prompt_tokens"].as_u64().unwrap());
+    }
+    assert!(cached[0] == 0 && 0 < cached[1], "{cached:?}");
+    assert_eq!(cached[2..], [cached[1]; 2]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_and_back() {
     let service = Service::start(Setup::default()).await;

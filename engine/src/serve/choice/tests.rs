@@ -1,5 +1,4 @@
 use super::*;
-use crate::runner::End;
 use crate::serve::speech::Conversation;
 
 /// Tokens are bytes; 0 ends a text and is special.
@@ -61,14 +60,14 @@ impl Speller for ByteSpeller {
 }
 
 fn round(text: &[u8], guessed: u32, reason: Option<Finish>) -> Round {
-    let end = reason.map(|it| End { reason: EndReason::Loop(it), cached: 5 });
     Round {
         prompt: Vec::new(),
         tokens: text.iter().map(|it| TokenId((*it).into())).collect(),
         logprobs: text.iter().map(|_| TokenLogprobs { chosen: -1.0, top: vec![] }).collect(),
         guessed,
         kept: guessed.min(u32::try_from(text.len()).unwrap().saturating_sub(1)),
-        end,
+        cached: 5,
+        end: reason.map(EndReason::Loop),
         started: crate::clock::now(),
         at: crate::clock::now(),
     }
@@ -118,7 +117,7 @@ fn a_stop_string_ends_the_text_in_the_middle_of_a_round() {
     let (text, ending, cost) = check(stop_at("end"), rounds);
     assert_eq!((text.as_str(), ending), ("x", Some(Ending::Stop)));
     // What came after the stop counts for nothing: not as tokens, not as guesses that stood.
-    assert_eq!((cost.tokens, cost.accepted, cost.rejected), (4, 3, 3));
+    assert_eq!((cost.tokens, cost.accepted, cost.rejected, cost.cached), (4, 3, 3, 5));
 }
 
 #[test]
