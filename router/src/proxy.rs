@@ -59,6 +59,13 @@ struct Trip {
     line: Option<Box<Line>>,
 }
 
+impl Trip {
+    /// The request has taken too long altogether.
+    fn is_late(&self, now: Instant) -> bool {
+        self.until.is_some_and(|it| it <= now)
+    }
+}
+
 /// How an attempt ended that brought no answer.
 enum Failed {
     /// Nothing was sent: the request is back in the trip and may go elsewhere.
@@ -181,6 +188,9 @@ impl<C: Connect> Shard<C> {
                 until: if tried.is_empty() { until } else { trip.arrived },
             };
             let now = if tried.is_empty() { trip.arrived } else { clock::now() };
+            if trip.is_late(now) {
+                return Err(Problem::TotalTimeout);
+            }
             let admitted = self.fleet.admit(&trip.live, request, now).await;
             let (lease, waited) = match (admitted, last_problem) {
                 (Ok(granted), _) => granted,

@@ -1,9 +1,12 @@
 //! When endpoints fail: who is tried next, what is never sent twice, who rests, what a client sees.
 
+use std::io;
 use std::time::Duration;
 
+use router::config::Target;
+use router::upstream::Connect;
 use tests::fake_engine::{FakeEngine, Step, answer, chunk, ok, stream_head};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::router_rig::{CHAT, Raw, Rig, config, eventually, pair, post};
 
@@ -312,6 +315,33 @@ async fn each_limit_has_its_own_answer() {
     assert_eq!((got.status, got.code()), (504, "request_timeout".to_owned()));
     rig.settled().await;
     eventually("the engine is let go", || s.open() == 0).await;
+}
+
+/// A network in which nobody ever takes a connection.
+#[derive(Debug)]
+struct Hole;
+
+impl Connect for Hole {
+    type Io = TcpStream;
+
+    async fn connect(&self, _: &Target, limit: Duration) -> io::Result<TcpStream> {
+        tokio::time::sleep(limit).await;
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+#[tokio::test]
+async fn the_limit_on_the_whole_holds_while_connecting_too() {
+    let (s, t) = (fine().await, fine().await);
+    let limits = "[timeouts]\ntotal_ms = 200\nconnect_ms = 3600000\n";
+    let text = format!("{BLIND}{SWITCH}{limits}{}", pair(&[&s, &t]));
+    let rig = Rig::start_over(config(&text), 1, || Hole).await;
+    let got = Raw::ask(rig.address(), post(CHAT, "", "{}")).await;
+    assert_eq!((got.status, got.code()), (504, "request_timeout".to_owned()));
+    rig.settled().await;
+    // It says nothing about the endpoint, and no other one was tried in no time.
+    assert_eq!(rig.metric("outcomes_total{endpoint=\"s\",outcome=\"total_timeout\"}"), 1.0);
+    assert_eq!(rig.metric("outcomes_total{endpoint=\"t\",outcome=\"total_timeout\"}"), 0.0);
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use router::fleet::Fleet;
 use router::metrics::Metrics;
 use router::proxy::Shard;
 use router::serve::{Stage, serve};
-use router::upstream::Pool;
 use router::upstream::tcp::Tcp;
+use router::upstream::{Connect, Pool};
 use router::{clock, probe};
 use tests::fake_engine::{FakeEngine, Seen, Step, ok};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -75,6 +75,15 @@ impl Rig {
     }
 
     pub(crate) async fn start_with(config: Config, shards: usize) -> Self {
+        Self::start_over(config, shards, || Tcp::new(Duration::from_secs(1))).await
+    }
+
+    /// Requests go over connections of that kind; probes still go over TCP.
+    pub(crate) async fn start_over<C: Connect>(
+        config: Config,
+        shards: usize,
+        connector: impl Fn() -> C,
+    ) -> Self {
         let fleet = Fleet::new(config, Metrics::new(), clock::now());
         let (stage, seen) = watch::channel(Stage::Serving);
         let permits = Arc::new(Semaphore::new(10_000));
@@ -82,7 +91,7 @@ impl Rig {
         for _ in 0..shards {
             let shard = Shard {
                 fleet: Arc::clone(&rig.fleet),
-                connector: Tcp::new(Duration::from_secs(1)),
+                connector: connector(),
                 pool: Arc::new(Pool::default()),
                 access: AccessLog::open(None, None, Arc::clone(&rig.fleet.metrics)).unwrap(),
                 tasks: TaskTracker::new(),

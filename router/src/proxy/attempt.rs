@@ -54,9 +54,15 @@ impl<C: Connect> Shard<C> {
             let (mut wire, is_reused) = match self.wire(trip, &member, may_reuse).await {
                 Ok(found) => found,
                 Err(problem) => {
-                    flight.end(Outcome::ConnectFailed, clock::now());
+                    let now = clock::now();
+                    // To be cut short says nothing about the endpoint.
+                    let is_late = trip.is_late(now);
+                    let outcome =
+                        if is_late { Outcome::TotalTimeout } else { Outcome::ConnectFailed };
+                    flight.end(outcome, now);
                     trip.line = flight.into_line();
-                    return Err(Failed::Unsent(problem));
+                    let late = Failed::Over(Problem::TotalTimeout);
+                    return Err(if is_late { late } else { Failed::Unsent(problem) });
                 }
             };
             let (problem, outcome) = match self.send(trip, &mut wire).await {
@@ -105,7 +111,9 @@ impl<C: Connect> Shard<C> {
             }
         }
         let target = &member.spec.target;
-        let opened = upstream::open(&self.connector, target, timeouts.connect, limits, &self.tasks);
+        let left = trip.until.map(|it| it.saturating_duration_since(now));
+        let limit = left.map_or(timeouts.connect, |it| it.min(timeouts.connect));
+        let opened = upstream::open(&self.connector, target, limit, limits, &self.tasks);
         // On the heap, since it is large and most requests need none.
         let connected = Box::pin(opened).await;
         let done = clock::now();

@@ -62,17 +62,18 @@ impl Tcp {
         self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries the addresses in turn, each for its share of the time.
-    async fn open(&self, target: &Target, limit: Duration) -> io::Result<TcpStream> {
+    /// Tries the addresses in turn, each for its share of the time that is left.
+    async fn open(&self, target: &Target, until: Instant) -> io::Result<TcpStream> {
         if let Ok(ip) = target.host.parse::<IpAddr>() {
-            return within(limit, TcpStream::connect((ip, target.port))).await;
+            return by(until, TcpStream::connect((ip, target.port))).await;
         }
-        let (addresses, turn) = within(limit, self.addresses(target)).await?;
-        let share = limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let (addresses, turn) = by(until, self.addresses(target)).await?;
+        let left = until.saturating_duration_since(clock::now());
+        let share = left / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for step in 0..addresses.len() {
             let address = addresses[turn.wrapping_add(step) % addresses.len()];
-            match within(share, TcpStream::connect(address)).await {
+            match by(clock::now() + share, TcpStream::connect(address)).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
@@ -83,8 +84,8 @@ impl Tcp {
     }
 }
 
-async fn within<T>(limit: Duration, wanted: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let timed = tokio::time::timeout(limit, wanted).await;
+async fn by<T>(until: Instant, wanted: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let timed = tokio::time::timeout_at(until.into(), wanted).await;
     timed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
@@ -92,12 +93,14 @@ impl Connect for Tcp {
     type Io = Socket;
 
     async fn connect(&self, target: &Target, limit: Duration) -> io::Result<Socket> {
-        let stream = self.open(target, limit).await?;
+        // One limit for everything: the name, its addresses, TLS.
+        let until = clock::now() + limit;
+        let stream = self.open(target, until).await?;
         stream.set_nodelay(true)?;
         let Some(config) = &target.tls else { return Ok(Socket::Plain(stream)) };
         let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
         let connector = TlsConnector::from(Arc::clone(&config.0));
-        let tls = within(limit, connector.connect(name, stream)).await?;
+        let tls = by(until, connector.connect(name, stream)).await?;
         if target.http2 && tls.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(io::Error::other("the endpoint does not speak HTTP/2"));
         }
@@ -169,3 +172,6 @@ impl AsyncWrite for Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
