@@ -16,10 +16,12 @@ use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
 use self::head::Head;
+use self::preface::Preface;
 use crate::clock;
 use crate::upstream::Transport;
 
 mod head;
+mod preface;
 
 /// How long a client that has its answer may go on sending.
 const LINGER: Duration = Duration::from_secs(2);
@@ -119,7 +121,8 @@ impl Drop for Active {
 pub struct Limits {
     /// Between requests.
     pub idle: Duration,
-    /// From the first byte of a request to the end of its head.
+    /// From the first byte of a request to the end of its head; over HTTP/2 from the first byte of
+    /// the connection to the end of its preface.
     pub header: Duration,
     /// While it does not take what is sent.
     pub send_stall: Option<Duration>,
@@ -135,6 +138,7 @@ pub struct Socket<S: Stream> {
     idle_from: Option<Instant>,
     head_from: Option<Instant>,
     head: Head,
+    preface: Preface,
     /// The client's `begun` when `head_from` was last right.
     begun_seen: u32,
     read_sleep: Option<Pin<Box<Sleep>>>,
@@ -153,6 +157,7 @@ impl<S: Stream> Socket<S> {
             idle_from: Some(now),
             head_from: None,
             head: Head::default(),
+            preface: Preface::default(),
             begun_seen: 0,
             read_sleep: None,
             write_from: None,
@@ -177,6 +182,12 @@ impl<S: Stream> Socket<S> {
     /// Something came, or the end.
     fn on_read(&mut self, bytes: &[u8]) {
         let is_active = self.note_requests();
+        self.preface.read(bytes);
+        if self.preface.is_whole() {
+            // Over HTTP/2 what comes between requests may be no request: settings, pings.
+            self.head_from = None;
+            return;
+        }
         if self.head_from.is_none() {
             self.head_from = Some(clock::now());
             self.head = Head::default();

@@ -78,9 +78,20 @@ impl<C: Connect> Shard<C> {
     /// Answers one request of a client.
     pub async fn handle(&self, request: Request<Incoming>, client: Arc<Client>) -> Answered<C> {
         let _active = client.begin();
-        if let Some(response) = self.own_path(&request) {
-            return response;
+        let is_head = request.method() == Method::HEAD;
+        let mut response = match self.own_path(&request) {
+            Some(response) => response,
+            None => self.pass(request, client).await,
+        };
+        // Its headers stay, the length among them. Over HTTP/1 the library sees to it, over HTTP/2
+        // a body would be an error.
+        if is_head && let Answer::Own(bytes) = response.body_mut() {
+            *bytes = None;
         }
+        response
+    }
+
+    async fn pass(&self, request: Request<Incoming>, client: Arc<Client>) -> Answered<C> {
         let arrived = clock::now();
         self.fleet.metrics.arrived();
         let mut line = self.access.is_on().then(|| self.line(&request, &client));
@@ -110,6 +121,7 @@ impl<C: Connect> Shard<C> {
         let (status, text) = answer::state(is_good);
         let mut response = Response::new(Answer::Own(Some(Bytes::from_static(text.as_bytes()))));
         *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
         Some(response)
     }
 

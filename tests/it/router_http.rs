@@ -132,6 +132,13 @@ async fn slow_heads_and_idle_connections_are_closed() {
     rig.fleet.reload(config);
     let mut slow = Raw::connect(rig.address()).await;
     slow.send("POST / HTTP/1.1\r\nhos").await;
+    // What may yet become HTTP/2, and what has, and then says nothing more.
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for count in [1, preface.len() - 1, preface.len()] {
+        let mut silent = Raw::connect(rig.address()).await;
+        silent.send(&preface[..count]).await;
+        while !silent.ended().await {}
+    }
     let mut idle = Raw::connect(rig.address()).await;
     let mut used = Raw::connect(rig.address()).await;
     used.send(post(CHAT, "", "{}")).await;

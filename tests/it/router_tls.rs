@@ -10,7 +10,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use router::answer::Problem;
 use router::tls;
 use rustls::pki_types::ServerName;
 use tests::fake_engine::{FakeEngine, Step, chunk, ok, stream_head};
@@ -19,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::router_rig::{CHAT, Raw, Rig, config, eventually, pair, post};
+use super::router_rig::{CHAT, Raw, Rig, config, echo, eventually, pair, post};
 
 /// Writes a certificate for 127.0.0.1 and localhost, which is its own authority.
 fn certificate(folder: &Path) {
@@ -154,6 +155,65 @@ async fn an_answer_over_http2_that_nobody_takes_is_cut() {
         assert!(answer.into_body().collect().await.is_err(), "it is no whole answer");
         let next = ask(&mut sender, "/next", "{}").await;
         assert_eq!(next.into_body().collect().await.unwrap().to_bytes(), "ok");
+    }
+}
+
+/// What is no request: settings, and pings between requests. The limit on heads is not for them,
+/// and they keep no idle connection open.
+#[tokio::test]
+async fn pings_between_requests_over_http2_neither_cut_nor_keep() {
+    let engine = echo().await;
+    let rig = Rig::pinned(&engine, "").await;
+    let mut config = rig.fleet.live().config.clone();
+    config.timeouts.client_header = Duration::from_millis(200);
+    rig.fleet.reload(config.clone());
+    let mut tasks = JoinSet::new();
+    let mut pinging = http2::Builder::new(TokioExecutor::new());
+    pinging.timer(TokioTimer::new()).keep_alive_while_idle(true);
+    pinging.keep_alive_interval(Duration::from_millis(50));
+    for idle in [Duration::from_secs(3600), Duration::from_millis(300)] {
+        config.timeouts.client_idle = idle;
+        rig.fleet.reload(config.clone());
+        let stream = TcpStream::connect(rig.address()).await.unwrap();
+        let (mut sender, connection) = pinging.handshake(TokioIo::new(stream)).await.unwrap();
+        tasks.spawn(async move { drop(connection.await) });
+        let answer = ask(&mut sender, "/first", "{}").await;
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "/first 0");
+        if idle < Duration::from_secs(1) {
+            eventually("it is closed", || sender.is_closed()).await;
+        } else {
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            let answer = ask(&mut sender, "/second", "{}").await;
+            assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "/second 0");
+        }
+    }
+}
+
+/// The router's own answers: a path of its own, and a refusal.
+#[tokio::test]
+async fn own_answers_to_head_have_no_body_over_http2_either() {
+    let engine = echo().await;
+    let rig = Rig::pinned(&engine, "").await;
+    let mut tasks = JoinSet::new();
+    let stream = TcpStream::connect(rig.address()).await.unwrap();
+    let mut sender: Sender = http2_over(stream, &mut tasks).await;
+    let refusal = Problem::BadTarget;
+    for (path, target, status, len) in [
+        ("/health", "auto", StatusCode::OK, 3),
+        ("/v1/models", "nobody", refusal.status(), refusal.body().len()),
+    ] {
+        let request = Request::head(format!("http://r{path}")).header("x-crossover-target", target);
+        let request = request.body(Full::default()).unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), status);
+        assert_eq!(answer.headers()["content-length"], len.to_string());
+        assert!(answer.into_body().collect().await.unwrap().to_bytes().is_empty());
+    }
+    // Over HTTP/1 the next answer begins where it should.
+    let mut client = Raw::connect(rig.address()).await;
+    for _ in 0..2 {
+        client.send("HEAD /health HTTP/1.1\r\nhost: r\r\n\r\n").await;
+        assert!(client.head().await.contains("content-length: 3\r\n"));
     }
 }
 
