@@ -75,19 +75,8 @@ async fn probe<C: Connect>(fleet: &Fleet, live: &Live, connector: &C, member: &M
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Finding::Refused,
         Ok(Err(_)) | Err(_) => Finding::Silent { flowing: began_ms < member.state.flowed_ms() },
     };
-    let state = &member.state;
-    state.metrics.probed(finding);
-    let now_ms = fleet.millis(clock::now());
-    let was_up = state.is_up();
-    let fresh = state.with_health(now_ms, |it| {
-        it.on(finding, rules);
-        it.is_up() && !was_up
-    });
-    if was_up != state.is_up() {
-        let up = state.is_up();
-        tracing::info!(endpoint = &*state.name, up, ?finding, "health changed");
-    }
-    if fresh {
+    member.state.metrics.probed(finding);
+    if fleet.note_health(live, member, finding, clock::now()) {
         let checked = identity::check(fleet, live, connector, member);
         // Only advice: an endpoint that does not tell who it is serves all the same.
         drop(tokio::time::timeout(rules.timeout, checked).await);

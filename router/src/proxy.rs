@@ -91,12 +91,19 @@ impl<C: Connect> Shard<C> {
         response
     }
 
-    async fn pass(&self, request: Request<Incoming>, client: Arc<Client>) -> Answered<C> {
+    /// Passes one on, or says why not.
+    async fn pass(&self, mut request: Request<Incoming>, client: Arc<Client>) -> Answered<C> {
         let arrived = clock::now();
         self.fleet.metrics.arrived();
         let mut line = self.access.is_on().then(|| self.line(&request, &client));
+        let span = self.access.has_spans().then(|| trace::step_in(request.headers_mut()));
+        let id = trace::mark(request.headers_mut());
+        if let Some(line) = &mut line {
+            line.trace = span;
+            line.request_id = id.to_str().unwrap_or_default().to_owned();
+        }
         let proxied = self.proxy(request, Arc::clone(&client), arrived, &mut line).await;
-        proxied.unwrap_or_else(|problem| {
+        let mut response = proxied.unwrap_or_else(|problem| {
             // It may be sending still, and is to hear this all the same.
             client.linger();
             self.fleet.metrics.refused(problem.code());
@@ -108,7 +115,9 @@ impl<C: Connect> Shard<C> {
                 line.elapsed = clock::now().saturating_duration_since(arrived);
             }
             problem.answer(|bytes| Answer::Own(Some(bytes)))
-        })
+        });
+        response.headers_mut().insert(headers::REQUEST_ID, id);
+        response
     }
 
     /// The few paths that the router answers itself.
@@ -144,12 +153,6 @@ impl<C: Connect> Shard<C> {
         let (mut parts, body) = request.into_parts();
         let wishes = check(&live, &parts, &client)?;
         let own = Own::of(&parts.headers, &parts.uri);
-        let span = self.access.has_spans().then(|| trace::step_in(&mut parts.headers));
-        let id = trace::mark(&mut parts.headers);
-        if let Some(line) = line {
-            line.trace = span;
-            line.request_id = id.to_str().unwrap_or_default().to_owned();
-        }
         let has_keys = live.config.keys.is_some();
         headers::to_upstream(&mut parts.headers, &client.forwarded, client.is_tls);
         let upload = Upload::new(body, live.config.limits.body_bytes_max);
@@ -173,9 +176,7 @@ impl<C: Connect> Shard<C> {
         let ask = Ask { target: wishes.target, light };
         let result = self.place(&mut trip, ask, wishes.priority).await;
         *line = trip.line.take();
-        let mut response = result?;
-        response.headers_mut().insert(headers::REQUEST_ID, id);
-        Ok(response)
+        result
     }
 
     /// Finds a place and tries it; another one as long as nothing was sent.

@@ -41,6 +41,12 @@ async fn names_of_requests_pass() {
     );
     assert_eq!(seen.header("traceparent"), Some("00-11-22-01"));
     assert_eq!(seen.header("tracestate"), Some("v=1"));
+    // A refusal has a name too, the client's or a new one.
+    let wrong = "x-crossover-target: nobody\r\n";
+    let got = Raw::ask(rig.address(), post(CHAT, &format!("{own}{wrong}"), "{}")).await;
+    assert_eq!((got.status, got.header("x-request-id")), (400, Some("abc-1")));
+    let got = Raw::ask(rig.address(), post(CHAT, wrong, "{}")).await;
+    assert!(got.header("x-request-id").unwrap().starts_with("req-"));
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@ use super::*;
 use crate::clock;
 use crate::config::check::check;
 use crate::config::raw::File;
-use crate::fleet::health::Finding;
 use crate::fleet::lease::Lease;
 
 const WORK: Ask = Ask { target: None, light: false };

@@ -129,9 +129,7 @@ impl<C: Connect> Shard<C> {
             Err(error) => {
                 metrics.connected(Connected::Failed);
                 if error.kind() == io::ErrorKind::ConnectionRefused {
-                    let now_ms = self.fleet.millis(done);
-                    let rules = &trip.live.config.health;
-                    member.state.with_health(now_ms, |it| it.on(Finding::Refused, rules));
+                    self.fleet.note_health(&trip.live, member, Finding::Refused, done);
                 }
                 let is_late = error.kind() == io::ErrorKind::TimedOut;
                 Err(if is_late { Problem::ConnectTimeout } else { Problem::Unreachable })
