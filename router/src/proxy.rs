@@ -193,7 +193,7 @@ impl<C: Connect> Shard<C> {
         let mut tried = Tried::new();
         let mut last_problem = None;
         loop {
-            let request = fleet::Request {
+            let arrival = fleet::Arrival {
                 ask,
                 priority,
                 tried: tried.clone(),
@@ -204,7 +204,7 @@ impl<C: Connect> Shard<C> {
             if trip.is_late(now) {
                 return Err(Problem::TotalTimeout);
             }
-            let admitted = self.fleet.admit(&trip.live, request, now).await;
+            let admitted = self.fleet.admit(&trip.live, arrival, now).await;
             let (lease, waited) = match (admitted, last_problem) {
                 (Ok(granted), _) => granted,
                 (Err(_), Some(problem)) => return Err(problem),

@@ -29,8 +29,8 @@ impl Priority {
     }
 }
 
-/// A place in the queue.
-pub type Place = (Priority, u64);
+/// When its holder's turn is.
+pub type Ticket = (Priority, u64);
 
 /// A request that waits.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub struct Waiter {
 
 #[derive(Debug, Default)]
 pub struct Queue {
-    waiters: BTreeMap<Place, Waiter>,
+    waiters: BTreeMap<Ticket, Waiter>,
     next: u64,
 }
 
@@ -63,26 +63,26 @@ impl Queue {
         priority: Priority,
         waiter: Waiter,
         len_max: usize,
-    ) -> Result<Place, Waiter> {
+    ) -> Result<Ticket, Waiter> {
         if len_max <= self.waiters.len() {
             let last = self.waiters.last_key_value().map(|it| *it.0);
             let Some(last) = last.filter(|it| priority < it.0) else { return Err(waiter) };
             self.waiters.remove(&last);
         }
-        let place = (priority, self.next);
+        let ticket = (priority, self.next);
         self.next += 1;
-        self.waiters.insert(place, waiter);
-        Ok(place)
+        self.waiters.insert(ticket, waiter);
+        Ok(ticket)
     }
 
     /// Does anybody of that priority or a higher one wait for the same?
     pub fn is_behind(&self, priority: Priority, ask: Ask) -> bool {
-        let mut ahead = self.waiters.iter().take_while(|(place, _)| place.0 <= priority);
+        let mut ahead = self.waiters.iter().take_while(|(ticket, _)| ticket.0 <= priority);
         ahead.any(|(_, waiter)| waiter.ask == ask)
     }
 
-    pub fn leave(&mut self, place: Place) {
-        self.waiters.remove(&place);
+    pub fn leave(&mut self, ticket: Ticket) {
+        self.waiters.remove(&ticket);
     }
 
     /// The first waiter that `reserve` finds a place for. What one waiter is refused is not asked
@@ -94,20 +94,20 @@ impl Queue {
         // Few things can be asked for, so this holds few.
         let mut refused: SmallVec<[Ask; 6]> = SmallVec::new();
         let mut found = None;
-        for (place, waiter) in &self.waiters {
+        for (ticket, waiter) in &self.waiters {
             if refused.contains(&waiter.ask) {
                 continue;
             }
             if let Some(grant) = reserve(waiter) {
-                found = Some((*place, grant));
+                found = Some((*ticket, grant));
                 break;
             }
             if waiter.tried.is_empty() {
                 refused.push(waiter.ask);
             }
         }
-        let (place, grant) = found?;
-        let waiter = self.waiters.remove(&place).expect("found under the same borrow");
+        let (ticket, grant) = found?;
+        let waiter = self.waiters.remove(&ticket).expect("found under the same borrow");
         Some((waiter, grant))
     }
 }

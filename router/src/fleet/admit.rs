@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
-use super::{Fleet, Live, Refusal, Request};
+use super::{Arrival, Fleet, Live, Refusal};
 use crate::clock;
-use crate::queue::{Place, Priority, Queue, Waiter};
+use crate::queue::{Priority, Queue, Ticket, Waiter};
 
 impl Fleet {
     /// Waits for a place. Whoever came earlier, with the same priority or a higher one, is first;
@@ -17,29 +17,29 @@ impl Fleet {
     pub async fn admit(
         self: &Arc<Self>,
         live: &Live,
-        request: Request,
+        arrival: Arrival,
         now: Instant,
     ) -> Result<(Lease, Duration), Refusal> {
         let mut refusal = Refusal::Overloaded;
-        let is_next = request.ask.light || !request.tried.is_empty() || self.waiting() == 0;
+        let is_next = arrival.ask.light || !arrival.tried.is_empty() || self.waiting() == 0;
         if is_next {
-            match self.reserve(live, request.ask, &request.tried, now) {
+            match self.reserve(live, arrival.ask, &arrival.tried, now) {
                 Ok(lease) => return Ok((lease, Duration::ZERO)),
                 Err(found) => refusal = found,
             }
         }
-        if request.until <= now {
+        if arrival.until <= now {
             return Err(refusal);
         }
         let (sender, receiver) = oneshot::channel();
-        let waiter = Waiter { ask: request.ask, tried: request.tried, sender };
+        let waiter = Waiter { ask: arrival.ask, tried: arrival.tried, sender };
         let len_max = live.config.queue.waiting_max;
-        let seat = match self.join(request.priority, waiter, len_max) {
+        let seat = match self.join(arrival.priority, waiter, len_max) {
             Ok(seat) => seat,
             Err(_) if is_next => return Err(refusal),
             // Those who fill the queue may all wait for something else.
             Err(waiter) => {
-                if self.queue().is_behind(request.priority, waiter.ask) {
+                if self.queue().is_behind(arrival.priority, waiter.ask) {
                     return Err(refusal);
                 }
                 let found = self.reserve(live, waiter.ask, &waiter.tried, now);
@@ -48,7 +48,7 @@ impl Fleet {
         };
         // A place may have come free between the refusal and the joining.
         self.grant();
-        let granted = tokio::time::timeout_at(request.until.into(), receiver).await;
+        let granted = tokio::time::timeout_at(arrival.until.into(), receiver).await;
         let waited = clock::now().saturating_duration_since(now);
         self.metrics.waited(waited);
         drop(seat);
@@ -66,10 +66,10 @@ impl Fleet {
         len_max: usize,
     ) -> Result<Seat, Waiter> {
         let mut queue = self.queue();
-        let place = queue.join(priority, waiter, len_max);
+        let ticket = queue.join(priority, waiter, len_max);
         self.waiting.store(queue.len(), Ordering::SeqCst);
         drop(queue);
-        Ok(Seat { fleet: Arc::clone(self), place: place? })
+        Ok(Seat { fleet: Arc::clone(self), ticket: ticket? })
     }
 
     /// Gives free places to those who wait.
@@ -102,13 +102,13 @@ impl Fleet {
 #[derive(Debug)]
 struct Seat {
     fleet: Arc<Fleet>,
-    place: Place,
+    ticket: Ticket,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut queue = self.fleet.queue();
-        queue.leave(self.place);
+        queue.leave(self.ticket);
         self.fleet.waiting.store(queue.len(), Ordering::SeqCst);
     }
 }

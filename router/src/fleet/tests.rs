@@ -200,8 +200,8 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn request(priority: Priority, wait: Duration) -> Request {
-    Request { ask: WORK, priority, tried: Tried::new(), until: clock::now() + wait }
+fn arrival(priority: Priority, wait: Duration) -> Arrival {
+    Arrival { ask: WORK, priority, tried: Tried::new(), until: clock::now() + wait }
 }
 
 /// A fleet of one endpoint with room for eight, and eight leases on it.
@@ -221,12 +221,12 @@ async fn a_place_that_comes_free_goes_to_the_first_in_the_queue() {
     let (fleet, mut held) = full();
     let live = fleet.live_owned();
     let wait = Duration::from_secs(10);
-    let mut normal = Box::pin(fleet.admit(&live, request(Priority::Normal, wait), clock::now()));
+    let mut normal = Box::pin(fleet.admit(&live, arrival(Priority::Normal, wait), clock::now()));
     assert!(poll(&mut normal).is_pending());
-    let mut high = Box::pin(fleet.admit(&live, request(Priority::High, wait), clock::now()));
+    let mut high = Box::pin(fleet.admit(&live, arrival(Priority::High, wait), clock::now()));
     assert!(poll(&mut high).is_pending());
     assert_eq!(fleet.waiting(), 2);
-    let third = fleet.admit(&live, request(Priority::Normal, wait), clock::now()).await;
+    let third = fleet.admit(&live, arrival(Priority::Normal, wait), clock::now()).await;
     assert_eq!(third.unwrap_err(), Refusal::Overloaded);
     held.pop();
     assert_eq!((fleet.total(), fleet.waiting()), (8, 1));
@@ -246,7 +246,7 @@ async fn a_queue_of_other_wishes_turns_nobody_away() {
     let live = fleet.live_owned();
     let asking = |target, priority| {
         let ask = Ask { target, light: false };
-        Request { ask, ..request(priority, Duration::from_secs(10)) }
+        Arrival { ask, ..arrival(priority, Duration::from_secs(10)) }
     };
     let strict = || asking(Some(Role::Speculative), Priority::Normal);
     let mut held: Vec<_> = (0..8).map(|_| reserve(&fleet, strict().ask).unwrap()).collect();
@@ -277,11 +277,11 @@ async fn a_retry_does_not_wait_behind_others() {
     rise(&fleet, &live.members[1].state);
     let strict = Ask { target: Some(Role::Speculative), light: false };
     let wait = Duration::from_secs(10);
-    let waiter = Request { ask: strict, ..request(Priority::High, wait) };
+    let waiter = Arrival { ask: strict, ..arrival(Priority::High, wait) };
     let mut waiting = Box::pin(fleet.admit(&live, waiter, clock::now()));
     assert!(poll(&mut waiting).is_pending());
     let tried = Tried::from_slice(&[live.members[0].state.id]);
-    let retry = Request { tried, ..request(Priority::Low, Duration::ZERO) };
+    let retry = Arrival { tried, ..arrival(Priority::Low, Duration::ZERO) };
     assert_eq!(name(&fleet.admit(&live, retry, clock::now()).await.unwrap().0), "t");
 }
 
@@ -290,17 +290,17 @@ async fn waiting_ends_in_time_and_by_leaving() {
     let (fleet, held) = full();
     let live = fleet.live_owned();
     let refused =
-        fleet.admit(&live, request(Priority::Normal, Duration::from_secs(3)), clock::now()).await;
+        fleet.admit(&live, arrival(Priority::Normal, Duration::from_secs(3)), clock::now()).await;
     assert_eq!(refused.unwrap_err(), Refusal::Overloaded);
     assert_eq!(fleet.waiting(), 0);
     let mut leaver =
-        Box::pin(fleet.admit(&live, request(Priority::High, Duration::from_secs(9)), clock::now()));
+        Box::pin(fleet.admit(&live, arrival(Priority::High, Duration::from_secs(9)), clock::now()));
     assert!(poll(&mut leaver).is_pending());
     drop(leaver);
     assert_eq!(fleet.waiting(), 0);
     // A place that was granted to somebody who left before taking it comes back.
     let mut granted =
-        Box::pin(fleet.admit(&live, request(Priority::High, Duration::from_secs(9)), clock::now()));
+        Box::pin(fleet.admit(&live, arrival(Priority::High, Duration::from_secs(9)), clock::now()));
     assert!(poll(&mut granted).is_pending());
     drop(held);
     assert_eq!(fleet.total(), 1);

@@ -6,7 +6,7 @@ fn waiter(target: Option<Role>) -> Waiter {
     Waiter { ask, tried: Tried::new(), sender: oneshot::channel().0 }
 }
 
-fn join(queue: &mut Queue, priority: Priority, target: Option<Role>) -> Option<Place> {
+fn join(queue: &mut Queue, priority: Priority, target: Option<Role>) -> Option<Ticket> {
     queue.join(priority, waiter(target), 3).ok()
 }
 
