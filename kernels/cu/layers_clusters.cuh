@@ -25,6 +25,42 @@ DEV void load_unit(uint4 (&a)[TILES][STEPS], const uint4* weights, int tiles, in
   }
 }
 
+// A unit of the first product: its part of the sums of all tiles, and of the squares of its inputs.
+// Then, if there is one, loads what comes next.
+template <int TILES, class Next>
+DEV void multiply_unit(float (&sums)[BANDS][TILES][4], float (&squares)[BANDS][STEPS],
+                       const uint4 (&a)[TILES][STEPS], const Words* x, const Here& here, int lane,
+                       Next next) {
+  uint2 words[BANDS][STEPS] = {};
+#pragma unroll
+  for (int band = 0; band < BANDS; ++band) {
+    if (!here.has_band(band)) break;
+    const bool has_row = here.has(band * 8 + lane / 4);
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      words[band][step] = words_at(x, step, band, has_row, lane);
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+#pragma unroll
+      for (int i = 0; i < TILES; ++i) {
+        const u32 of[4] = {a[i][step].x, a[i][step].y, a[i][step].z, a[i][step].w};
+        mma(sums[band][i], of, words[band][step].x, words[band][step].y);
+      }
+    }
+  }
+  next();
+#pragma unroll
+  for (int band = 0; band < BANDS; ++band) {
+    if (!here.has_band(band)) break;
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const uint2 at = words[band][step];
+      squares[band][step] = add_squares(squares[band][step], at.x, at.y);
+    }
+  }
+}
+
 // The first product of a cluster, with a norm: this warp's slice of the block's tiles, to
 // `partial_of`, and the squares of its inputs.
 template <int TILES>
@@ -33,41 +69,28 @@ DEV void multiply_normed(Hub& hub, const uint4* weights, int tiles, int units, u
   const int me = again(threadIdx.x), lane = me % WARP, slice = me / WARP;
   const int start = slice_start(slice, SLICES, units), end = slice_start(slice + 1, SLICES, units);
   float sums[BANDS][TILES][4] = {}, squares[BANDS][STEPS] = {};
-  uint4 a[TILES][STEPS];
   wait_for(&hub.weights_there[0], parity);
+#ifdef WIDE
+  uint4 a[TILES][STEPS];
   load_unit(a, weights, tiles, units, start, lane);
   wait_for(&hub.x_there, parity);
 #pragma unroll 1
   for (int unit = start; unit < end; ++unit) {
-    uint2 words[BANDS][STEPS] = {};
-#pragma unroll
-    for (int band = 0; band < BANDS; ++band) {
-      if (!here.has_band(band)) break;
-      const bool has_row = here.has(band * 8 + lane / 4);
-#pragma unroll
-      for (int step = 0; step < STEPS; ++step) {
-        words[band][step] = words_at(hub.x, unit * STEPS + step, band, has_row, lane);
-      }
-#pragma unroll
-      for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-        for (int i = 0; i < TILES; ++i) {
-          const u32 of[4] = {a[i][step].x, a[i][step].y, a[i][step].z, a[i][step].w};
-          mma(sums[band][i], of, words[band][step].x, words[band][step].y);
-        }
-      }
-    }
-    if (unit + 1 < end) load_unit(a, weights, tiles, units, unit + 1, lane);
-#pragma unroll
-    for (int band = 0; band < BANDS; ++band) {
-      if (!here.has_band(band)) break;
-#pragma unroll
-      for (int step = 0; step < STEPS; ++step) {
-        const uint2 at = words[band][step];
-        squares[band][step] = add_squares(squares[band][step], at.x, at.y);
-      }
-    }
+    multiply_unit(sums, squares, a, hub.x + unit * STEPS, here, lane, [&] {
+      if (unit + 1 < end) load_unit(a, weights, tiles, units, unit + 1, lane);
+    });
   }
+#else
+  // A slice has two at most.
+  uint4 first[TILES][STEPS], last[TILES][STEPS];
+  load_unit(first, weights, tiles, units, start, lane);
+  load_unit(last, weights, tiles, units, end - 1, lane);
+  wait_for(&hub.x_there, parity);
+  multiply_unit(sums, squares, first, hub.x + start * STEPS, here, lane, [] {});
+  if (start + 1 < end) {
+    multiply_unit(sums, squares, last, hub.x + (end - 1) * STEPS, here, lane, [] {});
+  }
+#endif
   Partial* const partial = partial_of(hub, p);
 #ifdef WIDE
   // Until now weights were read where sums go.
@@ -238,8 +261,29 @@ DEV void ask_for_norms(Rope& to, const Layer& layer) {
   copies_commit();
 }
 
+// What attention knows of a block's text: in registers, where there are enough.
+struct Kept {
+#ifdef WIDE
+  const Near& near;
+  const NearText& text;
+
+  MEMBER Kept(const Hub& hub) : near(hub.near), text(hub.text) {}
+  MEMBER void find(const Hub& hub) {}
+#else
+  Near near;
+  NearText text;
+
+  MEMBER Kept(const Hub& hub) : near(hub.near), text(hub.text) {}
+  // What is another one in each layer.
+  MEMBER void find(const Hub& hub) {
+    near.rope.layer = hub.near.rope.layer, near.rope.bias = hub.near.rope.bias;
+    near.rope.q_norm = hub.near.rope.q_norm, near.rope.k_norm = hub.near.rope.k_norm;
+  }
+#endif
+};
+
 // A kv head's cluster in one layer, from the stream on that enters it.
-DEV void attend_layer(Hub& hub, Keys& s, const float2& stream, const Own& own,
+DEV void attend_layer(Hub& hub, Keys& s, Kept& kept, const float2& stream, const Own& own,
                       int index, const Here& here, const Layers& p) {
   const u32 parity = index & 1;
   const bool tells = threadIdx.x == THREADS - 1;
@@ -255,7 +299,8 @@ DEV void attend_layer(Hub& hub, Keys& s, const float2& stream, const Own& own,
     __syncthreads();
     wait_for(&hub.raw_there, parity);
     if (hub.is_short) {
-      attend_near(hub, s, index, p);
+      kept.find(hub);
+      attend_near(hub, kept.near, kept.text, s, index, p);
     } else if (hub.fits) {
       attend_chunks(hub, s, index, p);
     } else {
@@ -266,7 +311,7 @@ DEV void attend_layer(Hub& hub, Keys& s, const float2& stream, const Own& own,
     bring(hub, 0, index + 1, p);
   }
   multiply_slices(hub, weights_of(hub, 1, p), OF_O, parity, here, p);
-  if (hub.attends && hub.fits) keep_near(hub, s, hub.last_key0);
+  if (hub.attends && hub.fits) keep_near(hub, hub.near, kept.text, s, hub.last_key0);
   __syncthreads();
   if (hub.attends || !IS_EARLY) bring(hub, 0, index + 1, p);
   if (hub.attends && index + 1 < p.layer_count) {
@@ -294,7 +339,10 @@ DEV void feed_forward(Hub& hub, const float2& stream, const Own& own, int index,
 // grid: 8 (teams kv_heads + 8), all at once; cluster: 8; block: 256; shared: `shared_bytes`.
 DEV void layers_all(const Layers& p) {
   extern __shared__ __align__(128) unsigned char memory[];
-  Hub& hub = *(Hub*)memory;
+  // Where it is is asked for once: the compiler would ask again and again.
+  u32 at = shared_address(memory);
+  asm volatile("" : "+r"(at));
+  Hub& hub = *(Hub*)__cvta_shared_to_generic(at);
   Seat seat;
   seat.find(p);
   Keys& s = *(Keys*)keys_of(hub, p);
@@ -310,6 +358,7 @@ DEV void layers_all(const Layers& p) {
   cluster_sync();
   if (hub.attends) ask_for_keys(s, hub.near, hub.text, hub.near.kv_head, hub.part, 0);
   float2 stream = make_float2(0.0f, 0.0f);
+  Kept kept(hub);
   const Own own(hub, here);
   enter_stream(stream, own, hub, p);
 #pragma unroll 1
@@ -321,7 +370,7 @@ DEV void layers_all(const Layers& p) {
     if (!is_last) {
       ++here.mark;
       if (threadIdx.x == THREADS - 1) expect(hub, here, p);
-      if (hub.seat.is_kv) attend_layer(hub, s, stream, own, index, here, p);
+      if (hub.seat.is_kv) attend_layer(hub, s, kept, stream, own, index, here, p);
     }
     if (hub.seat.keeps() && 0 < index) {
       keep_stream(stream, own, hub, p.layers[index - 1].captured_at, is_last, p);

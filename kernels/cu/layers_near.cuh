@@ -56,11 +56,10 @@ DEV void turn_near(Keys& s, const Near& p, const Text& text, int key0, int first
 }
 
 // The rows' own keys and values in the chunk from `key0` on to their pages.
-DEV void keep_near(const Hub& hub, Keys& s, int key0) {
-  const Near& p = hub.near;
+DEV void keep_near(const Hub& hub, const Near& p, const Text& text, Keys& s, int key0) {
   const int i = again(threadIdx.x), row = i / 16, is_v = i / 8 % 2, chunk = i % 8;
-  const int position = hub.text.start + row, key = position - key0;
-  if (hub.text.rows <= row || key < 0 || CHUNK <= key) return;
+  const int position = text.start + row, key = position - key0;
+  if (text.rows <= row || key < 0 || CHUNK <= key) return;
   const bf16* from = chunk_at<64>(is_v ? s.v : s.k, key, chunk);
   const size_t slot = slot_of(p.rope, hub.own_pages[row], is_v, p.kv_head, position, 64);
   *(uint4*)(p.rope.layer + slot + within_slot(position, chunk * 8)) = *(const uint4*)from;
@@ -187,9 +186,8 @@ DEV void send_whole(Hub& hub, const Part<64, 1, WARPS>& part, int rows, int halv
 }
 
 // `attend_rows` where each of the text's chunks has a block.
-DEV void attend_near(Hub& hub, Keys& s, int index, const Layers& of) {
-  const Near& p = hub.near;
-  const NearText& text = hub.text;
+DEV void attend_near(Hub& hub, const Near& p, const NearText& text, Keys& s, int index,
+                     const Layers& of) {
   const int key0 = hub.part * CHUNK, rows = text.span.y * p.group, halves = rows <= 8 ? 1 : 2;
   turn_near(s, p, text, key0, 0, p.group + 2);
   __syncthreads();
@@ -241,7 +239,7 @@ DEV void attend_to_chunk(Hub& hub, Keys& s, int chunk, float* merged) {
   if (!has_next) return;
   __syncthreads();
   if (!is_early) {
-    keep_near(hub, s, key0);
+    keep_near(hub, p, text, s, key0);
     __syncthreads();
     copy_chunk<64>(s.k, p, text, p.kv_head, 0, next);
   }

@@ -14,7 +14,6 @@
 // The sums are those of `matmul_few` and `attend_chunk`, in the same order: the bits are equal. No
 // place is written again before all have read it: who writes needs what was made of it by all (the
 // marked sums, which have two places that are used in turn, what was made of the other).
-#define THREAD_ANEW
 #include "layers_clusters.cuh"
 
 #ifdef HOPPER

@@ -143,9 +143,11 @@ static_assert(sizeof(Hub) <= 44 << 10, "ops/layers.rs reckons with it");
 #endif
 
 // A number of which the compiler does not know that it is the same in each layer, so that what is
-// reckoned from it is not kept in registers all through the loop.
+// reckoned from it is not kept in registers all through the loop, where they are scarce.
 DEV u32 again(u32 number) {
+#ifdef WIDE
   asm volatile("" : "+r"(number));
+#endif
   return number;
 }
 
