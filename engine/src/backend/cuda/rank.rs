@@ -175,9 +175,10 @@ impl Rank {
         Ok(())
     }
 
-    /// Records the steps that decoding takes with so many drafts, for every batch.
+    /// Records the steps that decoding takes with so many drafts, for every batch that there is room
+    /// for.
     pub(super) fn record_all(&mut self, depths: &[u32]) -> Result<(), BackendError> {
-        let held_max = self.shape.held_max;
+        let (held_max, rows_max) = (self.shape.held_max, self.step.sizes.rows_max);
         for entries in send::batches(self.shape.lanes as usize) {
             for &depth in depths.iter().filter(|it| **it <= held_max) {
                 let (rows, depth) = (1 + depth as usize, depth as usize);
@@ -187,8 +188,9 @@ impl Rank {
                     way.with_drafts(depth)
                 };
                 let ways: BTreeSet<Way> = way::lengths(keys_max).map(way).collect();
-                for way in ways {
-                    self.record(Recorded { entries, rows, depth, way })?;
+                let shapes = ways.into_iter().map(|way| Recorded { entries, rows, depth, way });
+                for shape in shapes.filter(|it| it.fits(rows_max)) {
+                    self.record(shape)?;
                 }
             }
         }
@@ -349,7 +351,8 @@ impl Rank {
         let vocab = self.target.vocab;
         let is_known = plan.rows.iter().all(|it| (it.0 as usize) < vocab);
         assert!(is_known, "tokens are checked where requests enter");
-        self.outgoing.fill(plan, &mut self.tables, self.target.sizes, vocab);
+        let most = (vocab, self.step.sizes.rows_max);
+        self.outgoing.fill(plan, &mut self.tables, self.target.sizes, most);
         self.outgoing.way = self.way();
         if let Some(shape) = &mut self.outgoing.recorded {
             shape.way = self.outgoing.way;

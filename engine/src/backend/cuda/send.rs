@@ -26,6 +26,12 @@ impl Recorded {
         let rows = self.entries * self.rows;
         Extent { entries: self.entries, rows, choosers: rows }
     }
+
+    /// Whether a step of so many rows at most has a place for all of its rows, those that pad it
+    /// too.
+    pub(super) fn fits(&self, rows_max: usize) -> bool {
+        self.extent().rows <= rows_max
+    }
 }
 
 /// The batches that are recorded for up to `lanes` sequences.
@@ -90,7 +96,7 @@ impl Tables {
 }
 
 /// Which recorded shape a plan is a case of: every entry reads one own token and chooses.
-fn recorded(plan: &StepPlan, sizes: Sizes, lanes: usize) -> Option<Recorded> {
+fn recorded(plan: &StepPlan, sizes: Sizes, lanes: usize, rows_max: usize) -> Option<Recorded> {
     let entries = &plan.entries;
     let is_plain = entries.iter().all(|it| it.fed == 1 && it.chooses);
     let rows = entries.iter().map(|it| it.fed + it.given + held(it)).max()? as usize;
@@ -100,21 +106,22 @@ fn recorded(plan: &StepPlan, sizes: Sizes, lanes: usize) -> Option<Recorded> {
     }
     let batch = batches(lanes).into_iter().find(|it| entries.len() <= *it)?;
     Some(Recorded { entries: batch, rows, depth, way: Way::default() })
+        .filter(|it| it.fits(rows_max))
 }
 
 impl Outgoing {
-    /// Takes up `plan`.
+    /// Takes up `plan`, of a step of at most `rows_max` rows.
     pub(super) fn fill(
         &mut self,
         plan: &StepPlan,
         tables: &mut Tables,
         sizes: Sizes,
-        vocab: usize,
+        (vocab, rows_max): (usize, usize),
     ) {
         self.words.clear();
         self.few.clear();
         self.many.clear();
-        self.recorded = recorded(plan, sizes, tables.lanes.len());
+        self.recorded = recorded(plan, sizes, tables.lanes.len(), rows_max);
         self.depth = plan.entries.iter().map(held).max().unwrap_or(0) as usize;
         let end = |it: &Entry| it.start + it.fed + it.given + held(it);
         self.keys = plan.entries.iter().map(end).max().unwrap_or(0) as usize;

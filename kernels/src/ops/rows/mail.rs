@@ -104,7 +104,8 @@ impl Mail {
     ) -> Result<(), DeviceError> {
         assert!(words.len() <= inbox.len(), "beyond the inbox");
         let number = self.turns.next();
-        // Its results come last.
+        // Its results come last: whoever has them has had its words read. A kernel that lays the
+        // step in between may still look into this box, and drops what it sees.
         self.boxes[number].results.wait()?;
         let to = self.boxes[number].words.wait()?;
         if TAKEN_MAX < words.len() {

@@ -30,7 +30,7 @@ fn entry(plan: &mut StepPlan, lane: u32, fed: u32, held: u32, pages: &[u32]) {
 
 fn fill(plan: &StepPlan, tables: &mut Tables) -> Outgoing {
     let mut outgoing = Outgoing::default();
-    outgoing.fill(plan, tables, SIZES, 100);
+    outgoing.fill(plan, tables, SIZES, (100, 64));
     outgoing
 }
 
@@ -66,6 +66,21 @@ fn decoding_is_a_recorded_shape_and_a_prompt_is_not() {
     assert_eq!(shape(&[(1, 0); 5]), recorded(6, 1, 0));
     assert_eq!(shape(&[(1, 0), (2, 0)]), None);
     assert_eq!(shape(&[(1, 30)]), None);
+}
+
+#[test]
+fn a_shape_without_room_for_the_rows_that_pad_it_is_not_recorded() {
+    // The fifth has three rows; padded, six have as many.
+    let mut plan = StepPlan::default();
+    for lane in 0..5 {
+        entry(&mut plan, lane, 1, if lane == 4 { 2 } else { 0 }, &[lane]);
+    }
+    for (rows_max, rows) in [(18, 18), (17, 7)] {
+        let mut outgoing = Outgoing::default();
+        outgoing.fill(&plan, &mut Tables::new(6, 64), SIZES, (100, rows_max));
+        assert_eq!(outgoing.recorded.is_some(), rows_max == 18);
+        assert_eq!(outgoing.extent().rows, rows, "of {rows_max}");
+    }
 }
 
 #[test]
