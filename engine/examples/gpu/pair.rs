@@ -128,28 +128,41 @@ pub(crate) fn check_random(
 /// Whether texts are the same in whatever way they are made.
 fn alike(pair: &Pair, prompts: usize) -> Result<bool, Box<dyn Error>> {
     let right = equal(pair, prompts)?;
-    let right = long(pair, &mixed(&pair.known, prompts.max(16)))? && right;
+    let right = lengths(pair, &mixed(&pair.known, prompts.max(16)))? && right;
     Ok(paused(pair, &mixed(&pair.known, prompts.max(100)))? && right)
 }
 
+/// Depth, whether steps are recorded, and batches.
+type Case = (u32, bool, &'static [usize]);
+
 /// Texts that grow past the lengths at which other kernels take them, at different steps and beside
-/// each other.
-fn long(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
+/// each other; and short ones, more than eight of them beside each other.
+fn lengths(pair: &Pair, prompts: &[Vec<u32>]) -> Result<bool, Box<dyn Error>> {
+    let long = [700, 180, 450, 1990, 1400, 1000, 2000, 480, 500, 1960, 300, 2100];
+    let cases: [Case; 4] =
+        [(0, true, &[12, 4, 2, 1]), (0, false, &[4]), (3, true, &[12, 4, 1]), (3, false, &[12])];
+    let right = of_lengths(pair, prompts, long, &cases)?;
+    let short = [150, 320, 180, 345, 200, 310, 240, 350, 280, 335, 340, 220];
+    let cases: [Case; 4] =
+        [(0, true, &[1, 9, 12]), (0, false, &[12]), (1, true, &[9, 12]), (3, true, &[6])];
+    Ok(of_lengths(pair, prompts, short, &cases)? && right)
+}
+
+fn of_lengths(
+    pair: &Pair,
+    prompts: &[Vec<u32>],
+    lens: [usize; 12],
+    cases: &[Case],
+) -> Result<bool, Box<dyn Error>> {
     let all = prompts.concat();
-    let lens = [700, 180, 450, 1990, 1400, 1000, 2000, 480, 500, 1960, 300, 2100];
     let prompts: Vec<Vec<u32>> =
         lens.iter().map(|len| all.iter().copied().cycle().take(*len).collect()).collect();
     let mut first: Vec<Text> = Vec::new();
     let mut right = true;
-    for (depth, records, batches) in [
-        (0, true, vec![12, 4, 2, 1]),
-        (0, false, vec![4]),
-        (3, true, vec![12, 4, 1]),
-        (3, false, vec![12]),
-    ] {
+    for &(depth, records, batches) in cases {
         let setup = Setup { depth, records, lanes: 16, context: 4096 };
         let mut drive = pair.drive(setup)?;
-        for batch in batches {
+        for &batch in batches {
             let texts = drive.texts(&prompts, batch, 160, &Sampling::greedy())?;
             if first.is_empty() {
                 first.clone_from(&texts);
