@@ -160,6 +160,28 @@ impl ChatTemplate {
             let reason = "an answer either begins a message or continues one, not both";
             return Err(TemplateError::Failed(reason.to_owned()));
         }
+        if !chat.continue_final {
+            return self.show(chat, now_s);
+        }
+        let marked = Marked::new(chat)?;
+        let mut prompt = self.show(&Chat { messages: &marked.messages, ..*chat }, now_s)?;
+        let Some(end) = prompt.rfind(&marked.mark) else {
+            let reason = "the template does not show the last message as it is";
+            return Err(TemplateError::Failed(reason.to_owned()));
+        };
+        prompt.truncate(end);
+        // Space at the end is kept where the template keeps it.
+        if !marked.space.is_empty() {
+            let plain = self.show(chat, now_s)?;
+            let rest = plain.strip_prefix(prompt.as_str());
+            if rest.is_some_and(|it| it.starts_with(&marked.space)) {
+                prompt.push_str(&marked.space);
+            }
+        }
+        Ok(prompt)
+    }
+
+    fn show(&self, chat: &Chat<'_>, now_s: i64) -> Result<String, TemplateError> {
         let named = |name| self.environment.get_template(name);
         let with_tools = chat.tools.and_then(|_| named(WITH_TOOLS).ok());
         let template = match with_tools {
@@ -181,32 +203,54 @@ impl ChatTemplate {
             strftime_now => python::strftime(now_s),
         };
         let variables = context! { ..fixed, ..Value::from(variables) };
-        let prompt = template.render(variables).map_err(TemplateError::from)?;
-        if chat.continue_final { cut_in_final(prompt, chat.messages) } else { Ok(prompt) }
+        template.render(variables).map_err(TemplateError::from)
     }
 }
 
-/// Cuts a prompt behind the words of the last message.
-fn cut_in_final(mut prompt: String, messages: &Json) -> Result<String, TemplateError> {
-    let failed = |reason: &str| Err(TemplateError::Failed(reason.to_owned()));
-    let content = messages.as_array().and_then(|it| it.last()).map(|it| &it["content"]);
-    let parts = content.and_then(Json::as_array);
-    let last_text = parts.and_then(|it| it.iter().rev().find_map(|it| it["text"].as_str()));
-    let Some(words) = content.and_then(Json::as_str).or(last_text) else {
-        return failed("the last message has no text to continue");
-    };
-    let core = words.trim();
-    if core.is_empty() {
-        return failed("the last message is empty: there is nothing to continue");
+/// A conversation with a mark behind its last words, at which its prompt is cut. The words alone
+/// may be as short as `<`, and stand in what the template writes behind them too.
+struct Marked {
+    messages: Json,
+    mark: String,
+    /// What stood behind the words instead.
+    space: String,
+}
+
+impl Marked {
+    fn new(chat: &Chat<'_>) -> Result<Self, TemplateError> {
+        let failed = |reason: &str| Err(TemplateError::Failed(reason.to_owned()));
+        let mut messages = chat.messages.clone();
+        let last = messages.as_array_mut().and_then(|it| it.last_mut());
+        let Some(words) = last.and_then(|it| it.get_mut("content")).and_then(last_text) else {
+            return failed("the last message has no text to continue");
+        };
+        let core = words.trim_end();
+        if core.is_empty() {
+            return failed("the last message is empty: there is nothing to continue");
+        }
+        let space = words[core.len()..].to_owned();
+        let mark = mark(&json!([chat.messages, chat.tools, chat.kwargs]).to_string());
+        *words = format!("{core}{mark}");
+        Ok(Self { messages, mark, space })
     }
-    let Some(start) = prompt.rfind(core) else {
-        return failed("the template does not show the last message as it is");
-    };
-    // Space at the end is kept where the template kept it.
-    let kept = words.trim_start();
-    let words = if prompt[start..].starts_with(kept) { kept } else { core };
-    prompt.truncate(start + words.len());
-    Ok(prompt)
+}
+
+/// The text of a message's content, or of the last part of it that has one.
+fn last_text(content: &mut Json) -> Option<&mut String> {
+    match content {
+        Json::String(text) => Some(text),
+        Json::Array(parts) => {
+            let mut texts = parts.iter_mut().filter_map(|it| it.get_mut("text"));
+            texts.rfind(|it| it.is_string()).and_then(last_text)
+        }
+        _ => None,
+    }
+}
+
+/// Letters that stand nowhere in `sent`.
+fn mark(sent: &str) -> String {
+    let longest = sent.split(|it| it != 'x').map(str::len).max().unwrap_or(0);
+    format!("y{}y", "x".repeat(longest.max(16) + 1))
 }
 
 impl From<minijinja::Error> for TemplateError {

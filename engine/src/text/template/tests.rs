@@ -197,12 +197,20 @@ fn an_answer_continues_the_last_message() {
     let start = "<|im_start|>user\nSure<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(continued("Sure"), Ok(format!("{start}Sure")));
     assert_eq!(continued("Sure, "), Ok(format!("{start}Sure, ")));
+    // Words that the template writes as well, and a mark that a client may guess.
+    for words in
+        ["<", "|", ">", "end", "<|im_end|>", "im_end|>\n", "\n<", "x", "yxxxxxxxxxxxxxxxxxy"]
+    {
+        assert_eq!(continued(words), Ok(format!("{start}{words}")));
+    }
     assert!(continued(" \n").is_err());
     let stripped = "{{ messages[0].content | trim }}.";
     let messages = user(" Hi  ");
     let asked = Chat { continue_final: true, ..chat(&messages) };
     assert_eq!(template(stripped).render(&asked, 0).as_deref(), Ok("Hi"));
-    assert!(template("nothing").render(&asked, 0).is_err(), "the template does not show it");
+    for hides in ["nothing", "Hi", "{{ messages[0].content | upper }}"] {
+        assert!(template(hides).render(&asked, 0).is_err(), "the template does not show it");
+    }
     let both = Chat { add_generation_prompt: true, ..asked };
     assert!(template(CHATML).render(&both, 0).is_err());
     let parts = json!([{ "role": "assistant", "content": [{ "type": "text", "text": "Hi" }] }]);
