@@ -88,7 +88,7 @@ pub struct Inbox {
 #[derive(Debug)]
 enum Letter {
     Submit {
-        name: Arc<str>,
+        names: [Arc<str>; 2],
         jobs: Vec<(Job, mpsc::Sender<Round>)>,
         answer: oneshot::Sender<Result<(), NotTaken>>,
     },
@@ -105,10 +105,10 @@ impl Inbox {
         (Self { letters }, Letters(receiver))
     }
 
-    /// Hands in the texts of one request, all or none. `name` is what [`Self::abort`] knows it by.
+    /// Hands in the texts of one request, all or none. [`Self::abort`] knows it by both `names`.
     pub async fn submit(
         &self,
-        name: Arc<str>,
+        names: [Arc<str>; 2],
         jobs: Vec<Job>,
     ) -> Result<Vec<mpsc::Receiver<Round>>, NotTaken> {
         let mut receivers = Vec::with_capacity(jobs.len());
@@ -120,7 +120,7 @@ impl Inbox {
         };
         let jobs = jobs.into_iter().map(with_channel).collect();
         let (answer, answered) = oneshot::channel();
-        self.letters.try_send(Letter::Submit { name, jobs, answer }).map_err(|it| match it {
+        self.letters.try_send(Letter::Submit { names, jobs, answer }).map_err(|it| match it {
             mpsc::error::TrySendError::Full(_) => NotTaken::Full,
             mpsc::error::TrySendError::Closed(_) => NotTaken::Stopped,
         })?;
@@ -144,7 +144,7 @@ pub struct Letters(mpsc::Receiver<Letter>);
 /// A text in the loop.
 #[derive(Debug)]
 struct Active {
-    name: Arc<str>,
+    names: [Arc<str>; 2],
     outbox: mpsc::Sender<Round>,
     deadline: Instant,
     /// When its first step began.
@@ -198,9 +198,9 @@ impl Runner {
 
     fn read(&mut self, letter: Letter) {
         match letter {
-            Letter::Submit { name, jobs, answer } => {
+            Letter::Submit { names, jobs, answer } => {
                 let ids: Vec<SeqId> = jobs.iter().map(|_| self.next_id()).collect();
-                let taken = self.submit(&name, &ids, jobs);
+                let taken = self.submit(&names, &ids, jobs);
                 if taken.is_err() {
                     for id in ids {
                         self.forget(id);
@@ -211,8 +211,9 @@ impl Runner {
                 let _gone = answer.send(taken);
             }
             Letter::Abort { name, answer } => {
-                let named = |(id, it): (&SeqId, &Active)| (*it.name == *name).then_some(*id);
-                let ids: Vec<SeqId> = self.active.iter().filter_map(named).collect();
+                let has_name = |it: &Active| it.names.iter().any(|it| **it == *name);
+                let named = self.active.iter().filter(|(_, it)| has_name(it));
+                let ids: Vec<SeqId> = named.map(|(id, _)| *id).collect();
                 for id in &ids {
                     self.end(*id, EndReason::Aborted, clock::now());
                 }
@@ -228,7 +229,7 @@ impl Runner {
 
     fn submit(
         &mut self,
-        name: &Arc<str>,
+        names: &[Arc<str>; 2],
         ids: &[SeqId],
         jobs: Vec<(Job, mpsc::Sender<Round>)>,
     ) -> Result<(), NotTaken> {
@@ -241,7 +242,7 @@ impl Runner {
                 Refused::QueueFull => NotTaken::Full,
                 other => NotTaken::Refused(other),
             })?;
-            let active = Active { name: Arc::clone(name), outbox, deadline, started: None };
+            let active = Active { names: names.clone(), outbox, deadline, started: None };
             self.active.insert(id, active);
         }
         Ok(())

@@ -26,6 +26,8 @@ pub(crate) const SHAPE: Shape = Shape {
     ahead_max: 0,
 };
 
+const WAITING_MAX: usize = 8;
+
 /// An engine with what it has said so far.
 pub(crate) struct Bench {
     pub(crate) engine: Engine,
@@ -39,7 +41,7 @@ impl Bench {
         drafter: Box<dyn Drafter>,
         depth: Depth,
     ) -> Self {
-        let limits = Limits { waiting_max: 8, tokens_max: 200, prompt_rows_max };
+        let limits = Limits { waiting_max: WAITING_MAX, tokens_max: 200, prompt_rows_max };
         let backend = Box::new(HashBackend::new(shape, 100));
         Self::of(Engine::new(limits, backend, drafter, depth))
     }
@@ -211,10 +213,34 @@ fn what_cannot_run_is_refused() {
     check(request(2, &[], 1), Err(Refused::Empty));
     check(request(2, &prompt(1, 3), 0), Err(Refused::Empty));
     check(request(2, &[TokenId(5)], 1), Err(Refused::UnknownToken(TokenId(5))));
-    (3..10).for_each(|id| check(request(id, &prompt(1, 3), 1), Ok(())));
-    check(request(10, &prompt(1, 3), 1), Err(Refused::QueueFull));
+    let max = WAITING_MAX as u64 + u64::from(SHAPE.lanes);
+    (3..=max + 1).for_each(|id| check(request(id, &prompt(1, 3), 1), Ok(())));
+    check(request(100, &prompt(1, 3), 1), Err(Refused::QueueFull));
     bench.drain();
-    assert_eq!(bench.ended().len(), 8);
+    assert_eq!(bench.ended().len() as u64, max);
+}
+
+/// Free lanes are as good as places to wait, and taken ones are not.
+#[test]
+fn as_many_are_taken_as_can_run_and_wait() {
+    for waiting_max in [0, 2] {
+        let limits = Limits { waiting_max, tokens_max: 200, prompt_rows_max: 16 };
+        let backend = Box::new(HashBackend::new(SHAPE, 100));
+        let engine = Engine::new(limits, backend, Box::new(Silent), Depth::none());
+        let mut bench = Bench::of(engine);
+        let max = u64::from(SHAPE.lanes) + waiting_max as u64;
+        (0..max).for_each(|id| bench.submit(id, &prompt(1, 3), 2));
+        for step in [false, true] {
+            if step {
+                bench.step();
+            }
+            let refused = bench.engine.submit(request(100, &prompt(1, 3), 2));
+            assert_eq!(refused, Err(Refused::QueueFull), "{waiting_max} {step}");
+        }
+        bench.drain();
+        assert_eq!(bench.ended().len() as u64, max);
+        bench.submit(100, &prompt(1, 3), 2);
+    }
 }
 
 /// Only decoding requests count for the depth, and who wants no drafts gets none.

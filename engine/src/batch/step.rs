@@ -40,7 +40,7 @@ pub struct Engine {
 /// Bounds of an engine that its backend does not set. Fixed when it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Requests in the queue.
+    /// Requests in the queue, beside those for which there are free lanes.
     pub waiting_max: usize,
     /// Tokens of a text, prompt included: what the model was made for. The pages may allow less.
     pub tokens_max: u32,
@@ -158,7 +158,9 @@ impl Engine {
         if let Some(token) = request.prompt.iter().find(|it| self.shape.vocab <= it.0) {
             return Err(Refused::UnknownToken(*token));
         }
-        if self.limits.waiting_max <= self.waiting.len() {
+        // Who finds a free lane does not wait, unless for pages.
+        let lanes_free = self.running.lanes() - self.running.len();
+        if self.limits.waiting_max + lanes_free <= self.waiting.len() {
             return Err(Refused::QueueFull);
         }
         self.proposer.limit(request.id, request.drafts_max);

@@ -87,13 +87,9 @@ pub async fn read(
         order.push((tokens, one.text.chars().count()));
         before.extend((0..wishes.n).map(|_| one.clone()));
     }
-    let order = Order {
-        prompts: order,
-        wishes,
-        grammar,
-        new_max_default: Some(NEW_MAX),
-        prompt_param: "prompt",
-    };
+    // Who wants at least so many has not asked for fewer.
+    let new_max_default = Some(NEW_MAX.max(wishes.stops.tokens_min));
+    let order = Order { prompts: order, wishes, grammar, new_max_default, prompt_param: "prompt" };
     Ok((order, Completions { before, has_logprobs: top.is_some() }))
 }
 

@@ -48,7 +48,7 @@ pub async fn generate(
     let own_max = order.wishes.time_max.unwrap_or(Duration::MAX);
     let n = order.wishes.n;
     let deadline = record.arrival + ready.options.request_max.min(own_max);
-    let (texts, prompt_tokens) = match start(&ready, order, deadline, &mut record).await {
+    let (texts, prompt_tokens) = match start(&ready, order, deadline, &head.id, &mut record).await {
         Ok(started) => started,
         Err(refusal) => {
             record.refuse(&refusal);
@@ -70,6 +70,7 @@ async fn start(
     ready: &Arc<Ready>,
     order: Order,
     deadline: Instant,
+    answer_id: &str,
     record: &mut Record,
 ) -> Result<(Texts, u32), Refusal> {
     let Order { prompts, wishes, grammar, new_max_default, prompt_param } = order;
@@ -84,6 +85,7 @@ async fn start(
         let len = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         // The loop writes one token at least; of an echo alone nobody sees it.
         let wanted = if only_echoes { Some(1) } else { wishes.new_max };
+        let wanted = wanted.map(|it| (it, wishes.new_max_param));
         let new_max = room(ready, len, wanted, new_max_default, prompt_param)?;
         lens.push((len, new_max));
         for n in 0..wishes.n {
@@ -109,8 +111,8 @@ async fn start(
     let receivers = if only_echoes && wishes.sampling.prompt_logprobs.is_none() {
         jobs.iter().map(|_| ended_at_once()).collect()
     } else {
-        let name = Arc::clone(&record.name);
-        ready.inbox.submit(name, jobs).await.map_err(|it| refusal(it, prompt_param))?
+        let names = [Arc::clone(&record.name), answer_id.into()];
+        ready.inbox.submit(names, jobs).await.map_err(|it| refusal(it, prompt_param))?
     };
     for (len, new_max) in &lens {
         ready.metrics.requests.tokens.prompt.observe((*len).into());
@@ -132,11 +134,11 @@ fn ended_at_once() -> mpsc::Receiver<Round> {
     receiver
 }
 
-/// Tokens that an answer may have beside its prompt.
+/// Tokens that an answer may have beside its prompt; `wanted` comes with the name of its field.
 fn room(
     ready: &Ready,
     prompt: u32,
-    wanted: Option<u32>,
+    wanted: Option<(u32, &'static str)>,
     default: Option<u32>,
     param: &'static str,
 ) -> Result<u32, Refusal> {
@@ -149,16 +151,16 @@ fn room(
     }
     let left = max - prompt;
     match wanted {
-        Some(0) => {
-            Err(Refusal::field("max_tokens", "invalid_value", "max_tokens must be 1 or more"))
+        Some((0, name)) => {
+            Err(Refusal::field(name, "invalid_value", format!("{name} must be 1 or more")))
         }
-        Some(wanted) if left < wanted => {
+        Some((wanted, name)) if left < wanted => {
             let message = format!(
-                "the prompt has {prompt} tokens and max_tokens is {wanted}, and {max} is the most"
+                "the prompt has {prompt} tokens and {name} is {wanted}, and {max} is the most"
             );
-            Err(Refusal::TooLong { param: "max_tokens", message })
+            Err(Refusal::TooLong { param: name, message })
         }
-        Some(wanted) => Ok(wanted),
+        Some((wanted, _)) => Ok(wanted),
         None => Ok(default.unwrap_or(left).min(left)),
     }
 }

@@ -36,6 +36,8 @@ pub struct Wishes {
     pub n: u32,
     /// Tokens of an answer at most, where the client gave it.
     pub new_max: Option<u32>,
+    /// The field that says so.
+    pub new_max_param: &'static str,
     /// Given by the client; else each text gets one by chance.
     pub seed: Option<u64>,
     /// All but the seed, which each text has of its own.
@@ -83,17 +85,18 @@ impl Wishes {
             let message = "best_of must equal n: texts are not ranked";
             return Err(Refusal::field("best_of", "unsupported_value", message));
         }
-        let new_max = new_max(fields)?;
+        let (new_max, new_max_param) = new_max(fields)?;
         if let Some(new_max) = new_max
             && new_max < tokens_min
         {
-            let message = format!("min_tokens is {tokens_min}, and max_tokens {new_max}");
+            let message = format!("min_tokens is {tokens_min}, and {new_max_param} {new_max}");
             return Err(Refusal::field("min_tokens", "invalid_value", message));
         }
         let priority = fields.whole("priority", i32::MIN.into()..=i32::MAX.into())?.unwrap_or(0);
         Ok(Self {
             n,
             new_max,
+            new_max_param,
             seed: seed(fields)?,
             sampling: sampling(fields, bounds, tokens_min)?,
             stops: Arc::new(stops(fields, tokens_min)?),
@@ -112,19 +115,14 @@ impl Wishes {
 /// and fields that are for the client's own books.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     for name in [
-        "allowed_token_ids",
         "audio",
-        "bad_words",
         "chat_template",
-        "documents",
         "function_call",
-        "functions",
         "guided_choice",
         "guided_grammar",
         "guided_json",
         "guided_regex",
         "kv_transfer_params",
-        "logits_processors",
         "mm_processor_kwargs",
         "prediction",
         "prompt_embeds",
@@ -135,6 +133,9 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
         "web_search_options",
     ] {
         fields.refuse(name, &[])?;
+    }
+    for name in ["allowed_token_ids", "bad_words", "documents", "functions", "logits_processors"] {
+        fields.refuse(name, &[json!([])])?;
     }
     fields.refuse("modalities", &[json!(["text"])])?;
     fields.refuse("suffix", &[json!("")])?;
@@ -150,10 +151,14 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The newer name wins, as it does elsewhere.
-fn new_max(fields: &mut Fields) -> Result<Option<u32>, Refusal> {
-    let older = fields.count("max_tokens", u32::MAX)?;
-    Ok(fields.count("max_completion_tokens", u32::MAX)?.or(older))
+/// The newer name wins, as it does elsewhere. Gives the one that did.
+fn new_max(fields: &mut Fields) -> Result<(Option<u32>, &'static str), Refusal> {
+    let (older, newer) = ("max_tokens", "max_completion_tokens");
+    let max = fields.count(older, u32::MAX)?;
+    match fields.count(newer, u32::MAX)? {
+        None => Ok((max, older)),
+        newest => Ok((newest, newer)),
+    }
 }
 
 fn seed(fields: &mut Fields) -> Result<Option<u64>, Refusal> {

@@ -27,6 +27,7 @@ const CHATS: &[(&str, u16, &str, &str)] = &[
     (r#""model": 5"#, 400, "model", "invalid_type"),
     (r#""max_tokens": 251"#, 400, "max_tokens", "context_length_exceeded"),
     (r#""max_tokens": 0"#, 400, "max_tokens", "invalid_value"),
+    (r#""max_completion_tokens": 0"#, 400, "max_completion_tokens", "invalid_value"),
     (r#""top_logprobs": 2"#, 400, "top_logprobs", "invalid_value"),
     (r#""temperature": NaN"#, 400, "", "invalid_json"),
     (r#""chat_template_kwargs": []"#, 400, "chat_template_kwargs", "invalid_type"),
@@ -216,7 +217,7 @@ async fn several_texts_are_taken_whole_or_not_at_all() {
     let setup = Setup { lanes: 1, waiting_max: 2, ..Setup::default() };
     let service = Service::start(setup).await;
     let many = |n: u32| json!({ "prompt": ">abc", "n": n, "temperature": 0 });
-    assert_eq!(service.post(COMPLETIONS, &many(3)).await.status, 503);
+    assert_eq!(service.post(COMPLETIONS, &many(4)).await.status, 503);
     service.until_idle().await;
-    assert_eq!(service.post(COMPLETIONS, &many(2)).await.status, 200);
+    assert_eq!(service.post(COMPLETIONS, &many(3)).await.status, 200);
 }

@@ -101,6 +101,19 @@ async fn a_client_that_leaves_the_queue_makes_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn free_lanes_are_places_for_all_texts_of_a_request() {
+    let service = Service::start(Setup { waiting_max: 0, lanes: 4, ..paced() }).await;
+    let four = with(request(true), json!({ "n": 4 }));
+    let five = with(request(true), json!({ "n": 5 }));
+    assert_eq!(service.open_paced(COMPLETIONS, &five).await.status, 503);
+    let running = service.open_paced(COMPLETIONS, &four).await;
+    assert_eq!(running.status, 200);
+    assert_eq!(service.open_paced(COMPLETIONS, &request(true)).await.status, 503);
+    drop(running);
+    service.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn lower_priority_numbers_leave_the_queue_first() {
     let service = Service::start(Setup { lanes: 1, ..paced() }).await;
     let first = service.open(COMPLETIONS, &request(true)).await;
@@ -123,23 +136,27 @@ async fn lower_priority_numbers_leave_the_queue_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_can_be_aborted_by_name() {
+async fn a_request_can_be_aborted_by_either_name() {
     let service = Service::start(paced()).await;
-    let body = Full::new(Bytes::from(request(true).to_string()));
-    let ask = Request::post(COMPLETIONS).header("x-request-id", "mine").body(body).unwrap();
-    let mut stream = send(service.address, ask).await;
-    assert_eq!(stream.headers["x-request-id"], "mine");
-    service.step(2);
-    assert_eq!(stream.event().await.unwrap()["id"], "cmpl-mine");
-    let abort = json!({ "rid": "mine" });
-    let aborted = service.open_paced("/abort_request", &abort).await.whole().await;
-    assert_eq!(aborted.json()["aborted"], 1);
-    let rest = stream.whole().await;
-    assert!(rest.body.contains("\"finish_reason\":\"abort\""), "{rest:?}");
-    assert!(rest.body.ends_with("data: [DONE]\n\n"));
-    let nobody = service.open_paced("/abort_request", &abort).await.whole().await;
-    assert_eq!(nobody.json()["aborted"], 0);
-    service.until_idle().await;
+    for name in ["mine", "cmpl-mine"] {
+        let body = Full::new(Bytes::from(request(true).to_string()));
+        let ask = Request::post(COMPLETIONS).header("x-request-id", "mine").body(body).unwrap();
+        let mut stream = send(service.address, ask).await;
+        assert_eq!(stream.headers["x-request-id"], "mine");
+        service.step(2);
+        assert_eq!(stream.event().await.unwrap()["id"], "cmpl-mine");
+        let other = service.open_paced(COMPLETIONS, &request(true)).await;
+        let abort = json!({ "rid": name });
+        let aborted = service.open_paced("/abort_request", &abort).await.whole().await;
+        assert_eq!(aborted.json()["aborted"], 1);
+        let rest = stream.whole().await;
+        assert!(rest.body.contains("\"finish_reason\":\"abort\""), "{rest:?}");
+        assert!(rest.body.ends_with("data: [DONE]\n\n"));
+        let nobody = service.open_paced("/abort_request", &abort).await.whole().await;
+        assert_eq!(nobody.json()["aborted"], 0);
+        drop(other);
+        service.until_idle().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

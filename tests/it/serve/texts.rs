@@ -304,6 +304,13 @@ async fn names_and_marks() {
     assert!(page.contains(success), "{page}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn who_wants_so_many_tokens_at_least_gets_them() {
+    let request = json!({ "prompt": ">abcdefghijklmnopqrstuvwxyz", "temperature": 0 });
+    let more = json!({ "min_tokens": 20 });
+    check(COMPLETIONS, with(request, more), &[("abcdefghijklmnopqrst", "length")]).await;
+}
+
 /// A prompt is found in kept pages once, however many texts it gets and however they end.
 #[tokio::test(flavor = "multi_thread")]
 async fn cached_tokens_are_the_prompts() {

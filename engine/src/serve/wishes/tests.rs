@@ -114,4 +114,7 @@ fn each_wrong_wish_names_its_field() {
     let odd = json!({"stream": true, "stream_options": {"usage": true}});
     assert_eq!(take(&odd).unwrap_err().to_string(), "stream_options.usage is not known");
     assert!(take(&json!({"min_tokens": 5, "max_tokens": 4})).is_err());
+    for name in ["allowed_token_ids", "bad_words", "functions"] {
+        assert!(take(&json!({ name: [] })).is_ok() && take(&json!({ name: [1] })).is_err());
+    }
 }
