@@ -55,6 +55,25 @@ DEV void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier) {
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
+// The same with a policy of the second-level cache, such as `read_once`.
+DEV void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+// What is read once leaves the second-level cache before what is read again.
+DEV u64 read_once() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+DEV u64 read_again() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 // Without a branch.
 DEV void copy_bulk_if(bool take, void* to, const void* from, u32 bytes, u64* barrier) {
   asm volatile(

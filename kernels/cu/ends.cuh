@@ -34,14 +34,14 @@ template <int EPILOGUE> struct End {
   const float* scales;
   int width;
 
-  MEMBER End(const Matmul& p, int tile, int row0, int rows) {
+  MEMBER End(const Matmul& p, int tile, int row0, int rows, const float* scales_of_rows) {
     const int lane = threadIdx.x % WARP, pair = lane % 4 * 2, row = row0 + lane / 4;
     const int output = tile * 16 + lane / 4, block_rows = block_rows_of(p.rows);
     const int left = min(p.rows - row0, rows);
     left_out = left - pair, left_rounded = left - lane / 4;
     low = output < p.outputs, high = output + 8 < p.outputs;
     width = p.outputs;
-    scales = p.scales == 0 ? 0 : p.scales + row0 + pair;
+    scales = scales_of_rows == 0 ? 0 : scales_of_rows + row0 + pair;
     if (EPILOGUE == PLAIN) out = p.out + (size_t)(row0 + pair) * width + output;
     if (EPILOGUE == RESIDUAL) {
       out = p.stream + (size_t)row * width + tile * 16 + pair, read = out;
@@ -122,13 +122,14 @@ template <int EIGHTS> DEV float2 scales_of(const float2 (&some)[EIGHTS], int col
 // Columns that are read ahead of an end: as many as registers leave room for beside the sums.
 template <int ROWS> DEV constexpr int ahead_of() { return ROWS == 64 ? 4 : ROWS == 256 ? 6 : 8; }
 
-// The first `count` columns of 8 rows; `channels` as `channels_of` gives them.
-template <class FORMAT, int EPILOGUE, int ROWS, int MOST>
+// The first `count` columns of 8 rows; `channels` as `channels_of` gives them. `scales_of_rows`: of
+// all rows, if there are any.
+template <class FORMAT, int EPILOGUE, int ROWS, int MOST = ahead_of<ROWS>()>
 DEV void store_all(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count,
-                   float2 channels) {
+                   float2 channels, const float* scales_of_rows) {
   const int columns = ROWS / 8, eights = (columns + 7) / 8;
   const int ahead = EPILOGUE != RESIDUAL ? 0 : columns < MOST ? columns : MOST;
-  End<EPILOGUE> end(p, tile, row0, count * 8);
+  End<EPILOGUE> end(p, tile, row0, count * 8, scales_of_rows);
   float2 scales[eights];
   float4 before[columns];
 #pragma unroll
@@ -151,10 +152,10 @@ template <class FORMAT, int ROWS, int MOST = ahead_of<ROWS>()>
 DEV void store_ends(const Matmul& p, int tile, int row0, const float (&sums)[ROWS / 2], int count,
                     float2 channels) {
   if (p.gated) {
-    store_all<FORMAT, GATED, ROWS, MOST>(p, tile, row0, sums, count, channels);
+    store_all<FORMAT, GATED, ROWS, MOST>(p, tile, row0, sums, count, channels, p.scales);
   } else if (p.stream != 0) {
-    store_all<FORMAT, RESIDUAL, ROWS, MOST>(p, tile, row0, sums, count, channels);
+    store_all<FORMAT, RESIDUAL, ROWS, MOST>(p, tile, row0, sums, count, channels, p.scales);
   } else {
-    store_all<FORMAT, PLAIN, ROWS, MOST>(p, tile, row0, sums, count, channels);
+    store_all<FORMAT, PLAIN, ROWS, MOST>(p, tile, row0, sums, count, channels, p.scales);
   }
 }

@@ -23,6 +23,7 @@ struct Matmul {
   int gated;             // for matmul_wide, which is told apart from what it is given
   float eps;
   int early;             // matmul_few: whether the next kernel may start before this one ends
+  int norm;              // matmul_ahead: whether there is a norm before it
 };
 
 // PLAIN:    out = sum * scale

@@ -81,12 +81,13 @@ DEV void fill(Shared<FORMAT, ROWS>& s, const Matmul& p) {
   const int block_rows = block_rows_of(p.rows);
   const Share of = share_of(p, ROWS);
   int total = (of.items - of.first + of.stride - 1) / of.stride * (of.end - of.start);
+  const u64 policy = of.row_tiles == 1 ? read_once() : read_again();
   // Blocks of 8 rows that an item has.
   auto rows_there = [&](int first) { return min(block_rows - first, ROWS / 8); };
   auto fill_a = [&](const Use& to) {
     barrier_expect(&s.full[to.stage], bytes + rows_there(to.row_block) * 1024);
     const uint4* from = weights_at<FORMAT>(p, to.tile, to.unit);
-    copy_bulk(s.a[to.stage], from, bytes, &s.full[to.stage]);
+    copy_bulk(s.a[to.stage], from, bytes, &s.full[to.stage], policy);
   };
   auto fill_x = [&](const Use& to) {
     const bf16* from = p.x + ((size_t)to.unit * block_rows + to.row_block) * 512;

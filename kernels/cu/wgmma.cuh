@@ -39,6 +39,14 @@ template <int LATER> DEV void wgmma_wait() {
   "%123, %124, %125, %126, %127"
 
 // `adds`: whether d is added to, or overwritten. TRANSPOSED: b lies along the columns.
+DEV void wgmma(float (&d)[4], uint4 a, u64 b, int adds) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %9, 0; "
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, 0; }"
+      : F4(d, 0)
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(adds));
+}
 DEV void wgmma(float (&d)[8], uint4 a, u64 b, int adds) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %13, 0; "

@@ -98,7 +98,7 @@ pub(crate) fn compare(
     quick: bool,
 ) -> Result<(), DeviceError> {
     let mut random = Random::new(1);
-    let mut scratch = Scratch::new(device, 4096)?;
+    let mut scratch = Scratch::alone(device, 4096)?;
     let small = [(96, 64, 3), (104, 192, 9), (48, 576, 16), (200, 320, 140)];
     let more = [
         (960, 576, 5),
@@ -107,6 +107,9 @@ pub(crate) fn compare(
         (2048, 2048, 64),
         (16_384, 2048, 9),
         (520, 4096, 33),
+        // Four slices of 192 jobs; 140 jobs; all of which stay in the stream.
+        (6144, 512, 40),
+        (17_920, 256, 12),
         (3584, 128, 1030),
         // Of 132 blocks two get a last job in halves, one of them without rows.
         (16_912, 192, 300),
@@ -139,6 +142,12 @@ fn paths(scratch: &Scratch, case: &Case) -> Vec<Path> {
     paths
 }
 
+/// Those for few rows whose blocks wait for each other.
+fn aheads(scratch: &Scratch, case: &Case, rows: usize) -> Vec<Path> {
+    let all = case.matrix.on_hopper(scratch, rows).into_iter().map(|it| it.1);
+    all.filter(|it| matches!(it, Path::Ahead(_))).collect()
+}
+
 /// Every path gives the reference's sums, and all give the same bits for a row, however many
 /// others there are.
 fn paths_agree(
@@ -161,6 +170,11 @@ fn paths_agree(
                 let few = case.plain(device, scratch, Path::Few, 0..rows, norm)?;
                 let name = format!("few({rows}) = many {}", case.name);
                 report.same(&name, &few, &many[..rows * outputs]);
+                for path in aheads(scratch, case, rows) {
+                    let ahead = case.plain(device, scratch, path, 0..rows, norm)?;
+                    let name = format!("{path:?}({rows}) = many {}", case.name);
+                    report.same(&name, &ahead, &many[..rows * outputs]);
+                }
             }
         }
         let last = case.rows - 1;
@@ -221,6 +235,11 @@ fn ends(
             let few = case.gated(device, scratch, Path::Few, rows)?;
             let name = format!("gated few({rows}) = first {}", case.name);
             report.same(&name, &few, &first[..few.len()]);
+            for path in aheads(scratch, case, rows) {
+                let ahead = case.gated(device, scratch, path, rows)?;
+                let name = format!("gated {path:?}({rows}) = first {}", case.name);
+                report.same(&name, &ahead, &first[..ahead.len()]);
+            }
         }
     }
     Ok(())

@@ -157,7 +157,7 @@ impl Product {
 
 fn products(device: &Device, format: Format) -> Result<(), DeviceError> {
     let rows_max = ROWS.iter().copied().max().unwrap_or(1);
-    let mut scratch = Scratch::new(device, rows_max)?;
+    let mut scratch = Scratch::alone(device, rows_max)?;
     for &(name, outputs, inputs) in PRODUCTS {
         let bytes = (outputs * inputs * 2) as u64;
         let copies = usize::try_from(COLD_BYTES / bytes).expect("few").clamp(1, 200);

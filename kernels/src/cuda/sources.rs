@@ -64,6 +64,25 @@ pub(super) const SOURCES: &[Source] = &[
     ),
     source!("embed", "embed"),
     source!(
+        "matmul_ahead",
+        "matmul_ahead_8",
+        "matmul_ahead_16",
+        "matmul_ahead_32",
+        "matmul_ahead_64",
+        "matmul_stream_8",
+        "matmul_stream_16",
+        "matmul_stream_32",
+        "matmul_stream_64",
+        "matmul_ahead_fp8_8",
+        "matmul_ahead_fp8_16",
+        "matmul_ahead_fp8_32",
+        "matmul_ahead_fp8_64",
+        "matmul_stream_fp8_8",
+        "matmul_stream_fp8_16",
+        "matmul_stream_fp8_32",
+        "matmul_stream_fp8_64"
+    ),
+    source!(
         "matmul_broad",
         "matmul_broad_128",
         "matmul_broad_192",
@@ -183,6 +202,7 @@ pub(super) const SOURCES: &[Source] = &[
 ];
 
 const HEADERS: &[(&str, &str)] = &[
+    ("ahead.cuh", include_str!("../../cu/ahead.cuh")),
     ("attend_chunk.cuh", include_str!("../../cu/attend_chunk.cuh")),
     ("attend.cuh", include_str!("../../cu/attend.cuh")),
     ("attend_few.cuh", include_str!("../../cu/attend_few.cuh")),

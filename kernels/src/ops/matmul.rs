@@ -103,12 +103,22 @@ pub struct Scratch {
     /// For blocks that wait for each other: those of one tile count here, none is set back.
     meetings: Buffer<u32>,
     scales: Buffer<f32>,
+    /// What blocks leave for each other that wait for it, where they may.
+    left: Option<Buffer<u32>>,
     multiprocessors: usize,
     /// Whether the card has the tensor-core instructions of Hopper.
     hopper: bool,
 }
 
 impl Scratch {
+    /// For products of up to `rows_max` rows on the one queue of a card on which blocks may wait
+    /// for each other: those of two products at the same time could each have the place that the
+    /// other needs.
+    pub fn alone(device: &Device, rows_max: usize) -> Result<Self, DeviceError> {
+        let left = device.upload(&vec![path::ABSENT; path::LEFT_MAX])?;
+        Ok(Self { left: Some(left), ..Self::new(device, rows_max)? })
+    }
+
     /// For products of up to `rows_max` rows.
     pub fn new(device: &Device, rows_max: usize) -> Result<Self, DeviceError> {
         let multiprocessors = device.facts().multiprocessors as usize;
@@ -119,6 +129,7 @@ impl Scratch {
             meetings: device.zeros(multiprocessors)?,
             // Read two by two.
             scales: device.zeros(rows_max.next_multiple_of(2))?,
+            left: None,
             multiprocessors,
             hopper: device.facts().is_hopper(),
         })
@@ -180,7 +191,7 @@ struct Args {
     gated: u32,
     eps: f32,
     early: u32,
-    padding: u32,
+    norm: u32,
 }
 
 /// The rows a product reads: (rows, inputs) in blocks.
@@ -222,6 +233,10 @@ impl Matrix {
         if path == Path::Few {
             return self.launch_few(device, scratch, norm.is_some(), end, args);
         }
+        if let Path::Ahead(width) = path {
+            args.norm = u32::from(norm.is_some());
+            return self.launch_ahead(device, scratch, width, args);
+        }
         if norm.is_some() {
             assert!(rows <= scratch.scales.len(), "a scale for each row");
             let to = Arg::Address(scratch.scales.write());
@@ -237,7 +252,7 @@ impl Matrix {
             Path::Pair => self.launch_all(device, scratch, 2, args),
             Path::Whole(width) => self.launch_plain(device, scratch, (width, 1), end, args),
             Path::Cut(width) => self.launch_plain(device, scratch, (width, self.slices), end, args),
-            Path::Few => unreachable!("it returned"),
+            Path::Few | Path::Ahead(_) => unreachable!("it returned"),
         }
     }
 

@@ -194,8 +194,13 @@ impl Scratch {
         let packed = |it: &Sizes| attend::few_rows_max(it.group(), it.head_dim) * it.group();
         let packed = sizes.iter().map(packed).max().unwrap_or(1);
         let head_dim = sizes.iter().map(|it| it.head_dim).max().unwrap_or(1);
+        // Two ranks of a model may be tried on one card.
+        let products = match ranks {
+            None => matmul::Scratch::alone(device, rows_max)?,
+            Some(_) => matmul::Scratch::new(device, rows_max)?,
+        };
         Ok(Self {
-            products: matmul::Scratch::new(device, rows_max)?,
+            products,
             parts: attend::Scratch::new(device, BLOCKS_ENOUGH, positions, packed, head_dim)?,
             ranks,
         })

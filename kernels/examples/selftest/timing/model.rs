@@ -173,7 +173,7 @@ pub(crate) fn build(
         head: random_matrix(device, Format::Bf16, vocab, hidden)?,
         pages: Pages::new(device, shape.layers, lanes * ((context + 64) / 16), kv_heads, dim)?,
         turns: Turns::new(device, context + 64, &frequencies)?,
-        scratch: matmul::Scratch::new(device, rows)?,
+        scratch: matmul::Scratch::alone(device, rows)?,
         parts: attend::Scratch::new(device, lanes * kv_heads, context + 64, 64, dim)?,
         table: Table::new(device, lanes)?,
         stream: device.zeros(rows * hidden)?,

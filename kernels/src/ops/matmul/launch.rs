@@ -1,6 +1,6 @@
 //! How a product is launched on each of its paths.
 
-use super::path::{ALL_ROWS, Wide, all_bytes, broad_bytes, tall_bytes};
+use super::path::{AHEAD_BYTES, ALL_ROWS, STREAM_BYTES, Wide, all_bytes, broad_bytes, tall_bytes};
 use super::{Args, BLOCK_OUTPUTS, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT};
 use crate::cuda::{Arg, Device, DeviceError, Grid};
 use crate::ops::whole;
@@ -113,6 +113,29 @@ impl Matrix {
         // One part of one slice is a whole sum: nothing waits anywhere.
         let kind = if self.slices == parts { "split" } else { "many" };
         let kernel = format!("matmul_{kind}{width}{}_{end}", self.format.suffix());
+        device.launch(&kernel, grid, &[Arg::value(&args)])
+    }
+
+    /// By blocks that have weights on their way while the product before ends: at most one a
+    /// multiprocessor, all slices of a sum in the same turn.
+    pub(super) fn launch_ahead(
+        &self,
+        device: &Device,
+        scratch: &mut Scratch,
+        width: usize,
+        mut args: Args,
+    ) -> Result<(), DeviceError> {
+        let rows = args.rows as usize;
+        assert!(self.can_ahead(scratch, width, rows), "blocks of {width} rows are for other rows");
+        if let Some(left) = &mut scratch.left {
+            args.sums = left.write();
+        }
+        let room = scratch.multiprocessors / self.slices * self.slices;
+        let mut grid = Grid::new(whole(self.jobs(width, rows).min(room)), 384);
+        let adds = args.stream != 0;
+        grid.shared_bytes = whole(if adds { STREAM_BYTES } else { AHEAD_BYTES });
+        let kind = if adds { "stream" } else { "ahead" };
+        let kernel = format!("matmul_{kind}{}_{width}", self.format.suffix());
         device.launch(&kernel, grid, &[Arg::value(&args)])
     }
 

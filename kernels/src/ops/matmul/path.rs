@@ -10,6 +10,11 @@ const FEW_BYTES_MAX: usize = 24 << 20;
 const FEW_LONG_BYTES_MAX: usize = 48 << 20;
 /// Rows up to which such a sum is best there, whatever is read.
 const FEW_LONG: usize = 32;
+/// Inputs and weights of a matrix from which blocks that begin early are better, and rows of 8-bit
+/// ones.
+const AHEAD_INPUTS_MIN: usize = 2048;
+const AHEAD_VALUES_MIN: usize = 4 << 20;
+const AHEAD_ROWS_MIN_FP8: usize = 17;
 /// Outputs from which a sum in one slice is better in wide blocks for any number of rows above 8.
 const MANY_OUTPUTS: usize = 16_384;
 /// Rows up to which broad blocks are no better; and of sums in slices of 8-bit weights.
@@ -25,6 +30,9 @@ pub enum Path {
     Whole(usize),
     /// On any card: blocks of 32 or 64 rows, each for one slice; the last one adds up.
     Cut(usize),
+    /// On Hopper: blocks of 8, 16, 32 or 64 rows that have weights on their way while the product
+    /// before ends.
+    Ahead(usize),
     /// On Hopper.
     Wide(Wide),
     /// On Hopper: blocks of 128, 192 or 256 rows, each for one slice after the other; where a sum
@@ -39,6 +47,18 @@ pub enum Path {
     Pair,
 }
 
+/// Rows of the blocks that [`Path::Ahead`] has.
+const AHEAD: [usize; 4] = [8, 16, 32, 64];
+/// Shared memory of those that add to the stream, and of the others: what the ones take is more
+/// than half of a multiprocessor's, and either leaves room for the other, or for one block of
+/// `attend_bulk`. `Shared` in the kernel is a little less.
+pub(super) const STREAM_BYTES: usize = 115_840;
+pub(super) const AHEAD_BYTES: usize = 115_584;
+/// What has not come yet of what they leave, the twin of `ABSENT` in the kernel; the most jobs that
+/// a matrix in slices has; and words they leave: sums, and squares of rows for each of 8 slices.
+pub(super) const ABSENT: u32 = u32::MAX;
+const JOBS_MAX: usize = 256;
+pub(super) const LEFT_MAX: usize = JOBS_MAX * AHEAD[3] * (BLOCK_OUTPUTS + 8);
 /// Rows of the blocks that [`Path::Broad`] has.
 const BROAD: [usize; 3] = [128, 192, 256];
 /// Rows up to which blocks of 192 are better where they leave fewer empty; wider ones make more of
@@ -176,6 +196,26 @@ pub(super) fn tall_parts(
     [8, 4, 2].into_iter().find(fits).filter(fills).or_else(alone)
 }
 
+/// Whether blocks that begin while the product before ends are better for up to 64 rows: where all
+/// have a place at once, or a sum is whole. A unit of 8-bit weights takes less time to read than to
+/// multiply by few rows, and by any in the long jobs of a whole sum.
+pub(super) fn suits_ahead(
+    format: Format,
+    [outputs, inputs]: [usize; 2],
+    rows: usize,
+    multiprocessors: usize,
+) -> bool {
+    let slices = slices(outputs, inputs);
+    let is_large = AHEAD_INPUTS_MIN <= inputs && AHEAD_VALUES_MIN <= outputs * inputs;
+    let one_turn = outputs.div_ceil(BLOCK_OUTPUTS) * slices <= multiprocessors;
+    let is_long = 1 < slices && outputs <= inputs && one_turn;
+    is_large
+        && match format {
+            Format::Bf16 => slices == 1 || is_long,
+            Format::Fp8 => is_long && AHEAD_ROWS_MIN_FP8 <= rows,
+        }
+}
+
 impl Matrix {
     /// Whether a product of so many rows can be cut so.
     pub(super) fn can(&self, scratch: &Scratch, wide: Wide, rows: usize) -> bool {
@@ -190,6 +230,12 @@ impl Matrix {
         };
         let blocks = wide.blocks(self, scratch, rows) * wide.parts;
         blocks * left * wide.rows * BLOCK_OUTPUTS <= scratch.sums.len()
+    }
+
+    /// Whether blocks of `width` rows, which wait for each other, can make a product of so many.
+    pub(super) fn can_ahead(&self, scratch: &Scratch, width: usize, rows: usize) -> bool {
+        let has_room = self.slices == 1 || self.jobs(width, rows) <= JOBS_MAX;
+        scratch.hopper && scratch.left.is_some() && rows <= width && has_room
     }
 
     /// Tiles of 128 outputs x `width` rows that a product of so many rows has.
@@ -231,6 +277,8 @@ impl Matrix {
     /// Every way in which the kernels for Hopper can compute a product of so many rows, with the
     /// rows of a block.
     pub fn on_hopper(&self, scratch: &Scratch, rows: usize) -> Vec<(usize, Path)> {
+        let aheads = AHEAD.into_iter().filter(|it| self.can_ahead(scratch, *it, rows));
+        let aheads = aheads.map(|it| (it, Path::Ahead(it)));
         let wides = [16, 32, 64, 128]
             .into_iter()
             .flat_map(|rows| [1, 2, 4, 8].into_iter().map(move |parts| Wide { rows, parts }));
@@ -241,7 +289,8 @@ impl Matrix {
         let all = all.filter(|it| self.can_add_all(scratch, it.0, rows)).map(|it| (ALL_ROWS, it.1));
         let talls = [1, 2, 4, 8].into_iter().filter(|it| self.can_tall(scratch, *it, rows));
         let talls = talls.map(|it| (TALL_ROWS, Path::Tall(it)));
-        wides.chain(broads.map(|it| (it, Path::Broad(it)))).chain(talls).chain(all).collect()
+        let broads = broads.map(|it| (it, Path::Broad(it)));
+        aheads.chain(wides).chain(broads).chain(talls).chain(all).collect()
     }
 
     /// The path that is fastest for a number of rows.
@@ -256,6 +305,9 @@ impl Matrix {
         let is_long = 1 < self.slices && self.outputs <= self.inputs && one_turn;
         let (few, bytes_max) =
             if is_long { (FEW_LONG, FEW_LONG_BYTES_MAX) } else { (FEW, FEW_BYTES_MAX) };
+        if let Some(width) = self.ahead(scratch, rows) {
+            return Path::Ahead(width);
+        }
         if rows <= 8 || !many && (rows <= few || bytes <= bytes_max) {
             return Path::Few;
         }
@@ -277,6 +329,14 @@ impl Matrix {
     /// How many blocks of 192 outputs x 128 rows share the slices of a tile, where they are best.
     fn tall(&self, scratch: &Scratch, rows: usize) -> Option<usize> {
         tall_parts((self.outputs, self.inputs), rows, scratch.multiprocessors)
+    }
+
+    /// Rows of the blocks that begin while the product before ends, where those are better.
+    fn ahead(&self, scratch: &Scratch, rows: usize) -> Option<usize> {
+        let width = AHEAD.into_iter().find(|it| rows <= *it)?;
+        let sizes = [self.outputs, self.inputs];
+        let suits = suits_ahead(self.format, sizes, rows, scratch.multiprocessors);
+        (suits && self.can_ahead(scratch, width, rows)).then_some(width)
     }
 
     /// Blocks that add up all slices, where they are better than those of 128 rows: in pairs for

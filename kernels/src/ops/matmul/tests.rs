@@ -61,3 +61,20 @@ fn blocks_of_192_outputs_are_taken_where_they_fill_turns_better() {
     // Gate and up are one slice.
     assert_eq!(of((28_672, 4096), 512), None);
 }
+
+#[test]
+fn products_begin_early_where_each_job_has_a_place() {
+    let of =
+        |format, outputs, inputs, rows| path::suits_ahead(format, [outputs, inputs], rows, 132);
+    // qkv, o, gate and up, down of 8B: queries, keys and values take a second turn.
+    let all = [(6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336)];
+    let bf16 = |rows| all.map(|(outputs, inputs)| of(Format::Bf16, outputs, inputs, rows));
+    assert_eq!([1, 8, 32, 64].map(bf16), [[false, true, true, true]; 4]);
+    let fp8 = |rows| all.map(|(outputs, inputs)| of(Format::Fp8, outputs, inputs, rows));
+    assert_eq!([16, 17].map(fp8), [[false; 4], [false, true, false, true]]);
+    // o of 1B has 128 jobs in eight slices; 135M is too small, its logits too.
+    assert!(of(Format::Bf16, 2048, 2048, 1));
+    assert!(!of(Format::Bf16, 576, 1536, 64) && !of(Format::Bf16, 49_152, 576, 64));
+    // On half of a card there is no place for all.
+    assert!(!path::suits_ahead(Format::Bf16, [4096, 4096], 8, 60));
+}
