@@ -25,7 +25,8 @@ const TILES_MAX: usize = 2;
 const NEAR: u32 = 8;
 /// With what `cu/layers.cu` is faster than separate kernels, measured on an H200, see
 /// `notes/layers.md`: bytes of a layer, size of heads (larger ones leave blocks that attend less
-/// room for weights) and rows of a step. Kernels in clusters are with all that they take.
+/// room for weights) and rows of a step. Kernels in clusters are with all that they take, but for
+/// 8 texts of 4 rows and few keys, where rounds gain what the step loses.
 const PAYS_BYTES: Range<usize> = 32 << 20..256 << 20;
 const PAYS_HEAD_DIM: usize = 64;
 const PAYS_ROWS_MAX: usize = 4;

@@ -175,8 +175,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Records the steps that decoding takes with so many drafts, for every batch that there is room
-    /// for.
+    /// Records the steps that decoding takes with so many drafts, for every batch that has room.
     pub(super) fn record_all(&mut self, depths: &[u32]) -> Result<(), BackendError> {
         let (held_max, rows_max) = (self.shape.held_max, self.step.sizes.rows_max);
         for entries in send::batches(self.shape.lanes as usize) {
