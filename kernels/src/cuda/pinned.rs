@@ -155,8 +155,8 @@ impl<T: Pod + Zeroable> Mapped<T> {
     /// Waits for what was last expected and gives the memory, until something is queued again.
     pub fn wait(&mut self) -> Result<&mut [T], DeviceError> {
         self.memory.wait()?;
-        // SAFETY: `len` values are allocated and initialised, and no kernel writes them now; one that
-        // reads them may find either what was there or what is written.
+        // SAFETY: `len` values are allocated and initialised, and no kernel writes them now; one
+        // that reads them may find either what was there or what is written.
         Ok(unsafe { slice::from_raw_parts_mut(self.memory.at, self.memory.len) })
     }
 }
