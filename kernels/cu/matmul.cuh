@@ -10,7 +10,8 @@ struct Matmul {
   bf16* rounded;         // in blocks: GATED (rows, outputs / 2), RESIDUAL (rows, outputs)
   float* stream;         // (rows, outputs), added to; RESIDUAL
   bf16* captured;        // a third place for the sum, in blocks, if not null; RESIDUAL
-  float* sums;           // scratch of matmul_many, matmul_wide, matmul_broad and matmul_tall
+  float* sums;           // scratch of matmul_many, matmul_wide, matmul_broad and matmul_tall; of
+                         // matmul_ahead another, see ahead.cuh
   u32* arrivals;         // scratch: matmul_many's, zero between launches; `meet`'s, another
   const float* scales;   // of each row, for matmul_many with a norm
   const float* channels; // of each output, of Fp8: its scale times 2^120

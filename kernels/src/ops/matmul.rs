@@ -111,9 +111,10 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// For products of up to `rows_max` rows on the one queue of a card on which blocks may wait
-    /// for each other: those of two products at the same time could each have the place that the
-    /// other needs.
+    /// For products of up to `rows_max` rows on a card's main queue, where blocks of few rows may
+    /// wait for each other. They and those that meet on a queue beside (`cu/broad.cuh` says why)
+    /// wait within a tile alone, whose blocks begin one after the other. Two ranks on one card also
+    /// wait for each other, and could each have the place that the other needs.
     pub fn alone(device: &Device, rows_max: usize) -> Result<Self, DeviceError> {
         let left = device.upload(&vec![path::ABSENT; path::LEFT_MAX])?;
         Ok(Self { left: Some(left), ..Self::new(device, rows_max)? })
