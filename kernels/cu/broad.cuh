@@ -19,6 +19,19 @@ template <int STAGES> struct Ring {
   MEMBER int before() const { return stage == 0 ? STAGES - 1 : stage - 1; }
 };
 
+// Both rings of a block: of weights and of x. `S`: its shared memory.
+template <class S> DEV void begin_rings(S& s, int multipliers) {
+  for (int i = 0; i < S::AS; ++i) {
+    barrier_init(&s.a_full[i], 1);
+    barrier_init(&s.a_empty[i], multipliers);
+  }
+  for (int i = 0; i < S::XS; ++i) {
+    barrier_init(&s.x_full[i], 1);
+    barrier_init(&s.x_empty[i], multipliers);
+  }
+  barrier_fence();
+}
+
 // sums += a unit of weights times N rows of x.
 template <int N>
 DEV void multiply_unit(float (&sums)[N / 2], const uint4 (&weights)[STEPS], const bf16* x) {

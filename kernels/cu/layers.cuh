@@ -113,20 +113,6 @@ DEV u32 rows_of(const Layers& p, int first, int count) {
 
 // ---- weights
 
-// What is read once need not stay in the L2 cache.
-DEV u64 policy_once() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-DEV void copy_once(void* to, const void* from, u32 bytes, u64* barrier, u64 policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
-      : "memory");
-}
-
 // A warp's ring of units, and, in its first lane, what is asked for next.
 struct Ring {
   unsigned char* slots;
@@ -157,7 +143,7 @@ struct Ring {
   MEMBER void ask(int slot, const Layers& p) {
     if (layers_left <= 0) return;
     barrier_expect(&full[slot], UNIT_BYTES);
-    copy_once(slots + slot * UNIT_BYTES, from, UNIT_BYTES, &full[slot], once);
+    copy_bulk(slots + slot * UNIT_BYTES, from, UNIT_BYTES, &full[slot], once);
     from += UNIT_STRIDE;
     if (--left == 0) {
       tile += shares[kind * WARPS].step;
@@ -167,7 +153,7 @@ struct Ring {
 
   MEMBER void begin(const Layers& p) {
     layer = p.layers, layers_left = p.layer_count, kind = 0, tile = shares[0].tile, left = 0;
-    once = policy_once();
+    once = read_once();
     find_job(p);
     for (int slot = 0; slot < count; ++slot) ask(slot, p);
   }

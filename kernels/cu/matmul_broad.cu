@@ -255,17 +255,7 @@ template <class FORMAT, int ROWS, int PARTS> DEV void matmul_broad(const Matmul&
   extern __shared__ __align__(1024) unsigned char memory[];
   typedef Shared<FORMAT, ROWS, PARTS> S;
   S& s = *(S*)memory;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::AS; ++i) {
-      barrier_init(&s.a_full[i], 1);
-      barrier_init(&s.a_empty[i], MULTIPLIERS);
-    }
-    for (int i = 0; i < S::XS; ++i) {
-      barrier_init(&s.x_full[i], 1);
-      barrier_init(&s.x_empty[i], MULTIPLIERS);
-    }
-    barrier_fence();
-  }
+  if (threadIdx.x == 0) begin_rings(s, MULTIPLIERS);
   if (PARTS == 2) cluster_sync();
   else __syncthreads();
   if (threadIdx.x < 128) {

@@ -158,17 +158,7 @@ template <class FORMAT, bool KEEPS> DEV void matmul_tall(const Matmul& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   typedef Shared<FORMAT> S;
   S& s = *(S*)memory;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::AS; ++i) {
-      barrier_init(&s.a_full[i], 1);
-      barrier_init(&s.a_empty[i], MULTIPLIERS);
-    }
-    for (int i = 0; i < S::XS; ++i) {
-      barrier_init(&s.x_full[i], 1);
-      barrier_init(&s.x_empty[i], MULTIPLIERS);
-    }
-    barrier_fence();
-  }
+  if (threadIdx.x == 0) begin_rings(s, MULTIPLIERS);
   __syncthreads();
   if (threadIdx.x < 128) {
     // Registers: together those of a block that is launched with 128 a thread.
