@@ -33,18 +33,10 @@ impl Fleet {
         }
         let (sender, receiver) = oneshot::channel();
         let waiter = Waiter { ask: arrival.ask, tried: arrival.tried, sender };
-        let len_max = live.config.queue.waiting_max;
-        let seat = match self.join(arrival.priority, waiter, len_max) {
-            Ok(seat) => seat,
-            Err(_) if is_next => return Err(refusal),
-            // Those who fill the queue may all wait for something else.
-            Err(waiter) => {
-                if self.queue().is_behind(arrival.priority, waiter.ask) {
-                    return Err(refusal);
-                }
-                let found = self.reserve(live, waiter.ask, &waiter.tried, now);
-                return found.map(|it| (it, Duration::ZERO));
-            }
+        let seat = match self.join(live, arrival.priority, waiter, now) {
+            Ok(Entry::Waits(seat)) => seat,
+            Ok(Entry::Goes(lease)) => return Ok((lease, Duration::ZERO)),
+            Err(found) => return Err(if is_next { refusal } else { found }),
         };
         // A place may have come free between the refusal and the joining.
         self.grant();
@@ -59,17 +51,29 @@ impl Fleet {
         }
     }
 
+    /// Joins the queue. Those who fill it may all wait for something else, so what has room goes
+    /// at once: it is not turned away, and turns nobody out.
     fn join(
         self: &Arc<Self>,
+        live: &Live,
         priority: Priority,
         waiter: Waiter,
-        len_max: usize,
-    ) -> Result<Seat, Waiter> {
+        now: Instant,
+    ) -> Result<Entry, Refusal> {
+        let len_max = live.config.queue.waiting_max;
+        let mut refusal = Refusal::Overloaded;
         let mut queue = self.queue();
+        if len_max <= queue.len() && !queue.is_behind(priority, waiter.ask) {
+            match self.reserve(live, waiter.ask, &waiter.tried, now) {
+                Ok(lease) => return Ok(Entry::Goes(lease)),
+                Err(found) => refusal = found,
+            }
+        }
         let ticket = queue.join(priority, waiter, len_max);
         self.waiting.store(queue.len(), Ordering::SeqCst);
         drop(queue);
-        Ok(Seat { fleet: Arc::clone(self), ticket: ticket? })
+        let ticket = ticket.map_err(|_| refusal)?;
+        Ok(Entry::Waits(Seat { fleet: Arc::clone(self), ticket }))
     }
 
     /// Gives free places to those who wait.
@@ -96,6 +100,13 @@ impl Fleet {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the queue has for one who comes to it.
+#[derive(Debug)]
+enum Entry {
+    Goes(Lease),
+    Waits(Seat),
 }
 
 /// A place in the queue, left by drop.

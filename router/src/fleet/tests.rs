@@ -253,10 +253,18 @@ async fn a_queue_of_other_wishes_turns_nobody_away() {
     let mut waiting: Vec<_> =
         (0..2).map(|_| Box::pin(fleet.admit(&live, strict(), clock::now()))).collect();
     assert!(waiting.iter_mut().all(|it| poll(it).is_pending()));
-    for target in [Some(Role::Throughput), None] {
-        let low = asking(target, Priority::Low);
-        held.push(fleet.admit(&live, low, clock::now()).await.unwrap().0);
+    for (target, priority) in [
+        (Some(Role::Throughput), Priority::Low),
+        (None, Priority::Low),
+        (Some(Role::Throughput), Priority::High),
+        (None, Priority::High),
+    ] {
+        let other = asking(target, priority);
+        held.push(fleet.admit(&live, other, clock::now()).await.unwrap().0);
         assert_eq!(name(held.last().unwrap()), "t");
+        // It costs none of those who wait its place.
+        assert!(waiting.iter_mut().all(|it| poll(it).is_pending()), "{target:?} {priority:?}");
+        assert_eq!(fleet.waiting(), 2);
     }
     // Nobody passes those who want the same.
     drop(held.remove(0));
