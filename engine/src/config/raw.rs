@@ -150,7 +150,8 @@ flags! {
     context_max: "TOKENS",
     /// Requests that are computed at once [default: 32; on a GPU 256]
     running_max: "N",
-    /// Requests that may wait for a place; beyond that they are refused [default: 256]
+    /// Requests that may wait beside those for which places are free; more are refused, with 0 all
+    /// that find no free place [default: 256]
     waiting_max: "N",
     /// Tokens that one step may read: the chunk in which prompts are read
     /// [default: 256; on a GPU 2048]

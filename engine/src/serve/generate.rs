@@ -108,11 +108,17 @@ async fn start(
             });
         }
     }
+    // From here on the client may leave, which counts its texts.
+    record.open = u32::try_from(jobs.len()).expect("bounded");
     let receivers = if only_echoes && wishes.sampling.prompt_logprobs.is_none() {
         jobs.iter().map(|_| ended_at_once()).collect()
     } else {
         let names = [Arc::clone(&record.name), answer_id.into()];
-        ready.inbox.submit(names, jobs).await.map_err(|it| refusal(it, prompt_param))?
+        let taken = ready.inbox.submit(names, jobs).await;
+        taken.map_err(|it| {
+            record.open = 0;
+            refusal(it, prompt_param)
+        })?
     };
     for (len, new_max) in &lens {
         ready.metrics.requests.tokens.prompt.observe((*len).into());
@@ -120,7 +126,7 @@ async fn start(
     }
     let prompt_tokens = lens.iter().map(|(len, _)| len).sum();
     let texts: Texts = choices.into_iter().zip(receivers).collect();
-    record.accept(prompt_tokens, wishes.n, u32::try_from(texts.len()).expect("bounded"));
+    record.accept(prompt_tokens, wishes.n);
     ready.metrics.requests.prompt_tokens.inc_by(prompt_tokens.into());
     Ok((texts, prompt_tokens))
 }

@@ -22,8 +22,8 @@ pub struct Record {
     first: Option<Instant>,
     outcome: Outcome,
     prompt_tokens: u32,
-    /// Texts that the loop took in and that have not ended.
-    open: u32,
+    /// Texts that the loop was given, did not refuse, and has not ended.
+    pub open: u32,
     cost: Cost,
     /// Tokens of the longest text that has ended.
     longest: u32,
@@ -64,10 +64,9 @@ impl Record {
         self.outcome = Outcome::Refused(refusal.clone());
     }
 
-    /// The loop took in `texts` texts, `n` for each prompt.
-    pub fn accept(&mut self, prompt_tokens: u32, n: u32, texts: u32) {
+    /// The loop took in all texts, `n` for each prompt.
+    pub fn accept(&mut self, prompt_tokens: u32, n: u32) {
         self.prompt_tokens = prompt_tokens;
-        self.open = texts;
         self.metrics.requests.n.observe(n.into());
     }
 

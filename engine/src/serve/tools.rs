@@ -142,14 +142,17 @@ impl Offer {
     }
 }
 
-/// Lets references that begin at a schema's own start begin at `root`, where it stands now.
+/// Lets references that begin at a schema's own start begin at `root`, where it stands now. Those
+/// to an anchor by its name (`#name`) find it wherever it stands.
 fn rebase(schema: &mut Value, root: &str) {
     match schema {
         Value::Object(fields) => {
             for (name, value) in fields {
                 match value {
                     Value::String(text) if name == "$ref" => {
-                        if let Some(rest) = text.strip_prefix('#') {
+                        if let Some(rest) = text.strip_prefix('#')
+                            && (rest.is_empty() || rest.starts_with('/'))
+                        {
                             *text = format!("{root}{rest}");
                         }
                     }

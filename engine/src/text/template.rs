@@ -170,15 +170,18 @@ impl ChatTemplate {
             return Err(TemplateError::Failed(reason.to_owned()));
         };
         prompt.truncate(end);
-        // Space at the end is kept where the template keeps it.
+        // A template that shows the message more than once has left marks before this one. Space
+        // at the end is kept where the template keeps it.
         if !marked.space.is_empty() {
             let plain = self.show(chat, now_s)?;
-            let rest = plain.strip_prefix(prompt.as_str());
-            if rest.is_some_and(|it| it.starts_with(&marked.space)) {
-                prompt.push_str(&marked.space);
+            for before in [marked.space.as_str(), ""] {
+                let spaced = prompt.replace(&marked.mark, before) + &marked.space;
+                if plain.starts_with(&spaced) {
+                    return Ok(spaced);
+                }
             }
         }
-        Ok(prompt)
+        Ok(prompt.replace(&marked.mark, ""))
     }
 
     fn show(&self, chat: &Chat<'_>, now_s: i64) -> Result<String, TemplateError> {

@@ -191,8 +191,31 @@ async fn counted(service: &Service, name: &str, label: &str) -> f64 {
         .sum()
 }
 
+/// How many clients left, as a page of metrics writes it.
+fn gone(page: &Answer) -> Option<&str> {
+    let gone = page.body.lines().find(|it| it.starts_with(GONE));
+    gone.and_then(|it| it.rsplit_once(' ')).map(|(_, count)| count)
+}
+
 const GONE: &str = "crossover_engine_clients_gone_total";
 const ENDED: &str = "vllm:request_success_total";
+
+/// The loop computes a step meanwhile, and takes in nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_leave_before_their_texts_are_taken_in_count() {
+    let service = Service::start(paced()).await;
+    let first = service.open(COMPLETIONS, &request(true)).await;
+    service.step(1);
+    service.until("/load", |it| it.json()["running"] == 1).await;
+    let two = with(request(false), json!({ "n": 2 }));
+    let waited = Duration::from_millis(300);
+    let second = tokio::time::timeout(waited, service.open(COMPLETIONS, &two)).await;
+    assert!(second.is_err(), "nothing was computed");
+    drop(first);
+    service.until_idle().await;
+    service.until("/metrics", |it| gone(it) == Some("3")).await;
+    assert_eq!(counted(&service, ENDED, "abort").await, 3.0);
+}
 
 /// A client that takes one byte of its answer and keeps the stream open, which HTTP/2 allows it.
 #[tokio::test(flavor = "multi_thread")]
@@ -213,11 +236,7 @@ async fn the_deadline_binds_a_text_that_nobody_reads() {
         let answer = sender.send_request(Request::post(uri).body(body).unwrap()).await.unwrap();
         assert_eq!(answer.status().as_u16(), 200);
         service.until_idle().await;
-        let is_told = |it: &Answer| {
-            let gone = it.body.lines().find(|it| it.starts_with(GONE));
-            gone.is_some_and(|it| it.ends_with(" 1"))
-        };
-        service.until("/metrics", is_told).await;
+        service.until("/metrics", |it| gone(it) == Some("1")).await;
         assert_eq!(counted(&service, ENDED, "abort").await, 1.0);
         drop((answer, sender));
     }

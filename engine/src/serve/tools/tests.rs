@@ -66,7 +66,10 @@ fn forced_calls_match_their_grammar() {
         "properties": { "a": { "$ref": "#/$defs/whole" } },
         "$defs": { "whole": { "type": "array", "items": { "$ref": "#" }, "maxItems": 1 } },
     });
-    for tools in [json!([lists]), json!([tool("f"), lists])] {
+    let mut named = lists.clone();
+    named["function"]["parameters"]["$defs"]["whole"]["items"] = json!({ "$ref": "#node" });
+    named["function"]["parameters"]["$anchor"] = json!("node");
+    for tools in [json!([lists]), json!([tool("f"), lists]), json!([tool("f"), named])] {
         let nested = json!({ "tools": tools, "tool_choice": "required" });
         let h = r#"{"name": "h", "parameters": {"a": [{"a": []}]}}"#;
         check(nested.clone(), Form::Bare, h, true);

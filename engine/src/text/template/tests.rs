@@ -211,12 +211,21 @@ fn an_answer_continues_the_last_message() {
     for hides in ["nothing", "Hi", "{{ messages[0].content | upper }}"] {
         assert!(template(hides).render(&asked, 0).is_err(), "the template does not show it");
     }
+    let twice = |first: &str| {
+        let source = format!("[{{{{ {first} }}}}] {{{{ messages[0].content }}}}.");
+        template(&source).render(&asked, 0)
+    };
+    assert_eq!(twice("messages[0].content").as_deref(), Ok("[ Hi  ]  Hi  "));
+    assert_eq!(twice("messages[0].content | trim").as_deref(), Ok("[Hi]  Hi  "));
     let both = Chat { add_generation_prompt: true, ..asked };
     assert!(template(CHATML).render(&both, 0).is_err());
     let parts = json!([{ "role": "assistant", "content": [{ "type": "text", "text": "Hi" }] }]);
     let asked = Chat { continue_final: true, ..chat(&parts) };
     let shown = template("{{ messages[0].content[0].text }}!").render(&asked, 0);
     assert_eq!(shown.as_deref(), Ok("Hi"));
+    let text = "{{ messages[0].content[0].text }}";
+    let shown = template(&format!("{text}-{text}!")).render(&asked, 0);
+    assert_eq!(shown.as_deref(), Ok("Hi-Hi"));
 }
 
 #[test]
