@@ -41,6 +41,7 @@ pub mod ready;
 pub mod record;
 pub mod service;
 pub mod speech;
+pub mod streams;
 pub mod tokens;
 pub mod tools;
 pub mod wire;

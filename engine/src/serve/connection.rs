@@ -5,26 +5,32 @@ use std::fmt;
 use std::io::{self, Cursor};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hyper::Method;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::serve::CLOSE_MAX;
 use crate::serve::service::Service;
+use crate::serve::streams::{Streams, Watched};
 
 const HEAD_BYTES_MAX: u32 = 64 << 10;
-/// How long sent bytes may stay unacknowledged before the client counts as gone.
+/// How long sent bytes may stay unacknowledged, or a piece of an answer without room for it, before
+/// the client counts as gone.
 const UNHEARD_MAX: Duration = Duration::from_secs(60);
 /// What a client says first that speaks HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves until the client leaves or `closing` is true. A client has `head_max` to begin, and for
-/// the head of each request.
+/// Serves until the client leaves or `closing` is true, and then until its answers are sent, if any
+/// may be a text; others are soon made again. A client has `head_max` to begin, and for the head of
+/// each request.
 pub async fn serve(
     mut stream: TcpStream,
     service: Arc<Service>,
@@ -34,9 +40,11 @@ pub async fn serve(
     if let Err(error) = tune(&stream) {
         tracing::debug!(%error, "cannot tune a connection");
     }
+    let has_posted = &AtomicBool::new(false);
     let answer = service_fn(move |request| {
         let service = Arc::clone(&service);
-        async move { Ok::<_, Infallible>(service.answer(request).await) }
+        has_posted.fetch_or(request.method() == Method::POST, Ordering::Relaxed);
+        async move { Ok::<_, Infallible>(service.answer(request).await.map(Watched)) }
     });
     let mut closed = pin!(async move {
         // The sender lives as long as the server does.
@@ -55,7 +63,9 @@ pub async fn serve(
         ended = &mut serving => ended,
         () = &mut closed => {
             serving.as_mut().graceful_shutdown();
-            serving.await
+            let grace = if has_posted.load(Ordering::Relaxed) { Duration::MAX } else { CLOSE_MAX };
+            let Ok(ended) = tokio::time::timeout(grace, serving).await else { return };
+            ended
         }
     };
     if let Err(error) = ended {
@@ -76,8 +86,8 @@ async fn begin(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(begun)
 }
 
-fn http(head_max: Duration) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn http(head_max: Duration) -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(Streams { unheard_max: UNHEARD_MAX });
     builder
         .http1()
         .timer(TokioTimer::new())

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 
 use crate::clock;
+use crate::serve::streams;
 
 /// How often streams are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -102,6 +103,7 @@ impl<T: Unpin> Stream for Timed<T> {
     type Item = io::Result<Bytes>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        streams::bind(self.key.0);
         let mut slot = self.slot.lock().expect("a stream that panicked is not asked again");
         match &mut *slot {
             Some((events, _)) => events.as_mut().poll_next(cx),

@@ -1,5 +1,6 @@
 //! How things end: clients that leave, aborts, deadlines, drains, failures.
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -221,25 +222,54 @@ async fn clients_that_leave_before_their_texts_are_taken_in_count() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_deadline_binds_a_text_that_nobody_reads() {
     for is_paced in [true, false] {
-        let serve = Serve { request_max: Duration::from_millis(500), ..Setup::default().serve };
+        let (request_max, drain_max) = (Duration::from_millis(500), Duration::from_secs(600));
+        let serve = Serve { request_max, drain_max, ..Setup::default().serve };
         let service = Service::start(Setup { serve, is_paced, ..paced() }).await;
-        let stream = TcpStream::connect(service.address).await.unwrap();
-        let mut http = http2::Builder::new(TokioExecutor::new());
-        let http = http.initial_stream_window_size(1).handshake(TokioIo::new(stream));
-        let (mut sender, connection) = http.await.unwrap();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let _ended = connection.await;
-        });
         let body = Full::new(Bytes::from(request(true).to_string()));
-        let uri = format!("http://{}{COMPLETIONS}", service.address);
-        let answer = sender.send_request(Request::post(uri).body(body).unwrap()).await.unwrap();
-        assert_eq!(answer.status().as_u16(), 200);
+        let deaf = deaf(service.address, 1, Request::post(COMPLETIONS).body(body).unwrap()).await;
         service.until_idle().await;
         service.until("/metrics", |it| gone(it) == Some("1")).await;
         assert_eq!(counted(&service, ENDED, "abort").await, 1.0);
-        drop((answer, sender));
+        drains(service).await;
+        drop(deaf);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_nobody_reads_does_not_hold_up_the_end() {
+    for window in [0, 1] {
+        let drain_max = Duration::from_secs(600);
+        let serve = Serve { drain_max, ..Setup::default().serve };
+        let service = Service::start(Setup { serve, ..Setup::default() }).await;
+        let page = Request::get("/metrics").body(Full::default()).unwrap();
+        let deaf = deaf(service.address, window, page).await;
+        drains(service).await;
+        drop(deaf);
+    }
+}
+
+/// Sends a request over HTTP/2 and leaves all but the first `window` bytes of its answer lying.
+async fn deaf(address: SocketAddr, window: u32, request: Request<Full<Bytes>>) -> impl Sized {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    let http = http.initial_stream_window_size(window).handshake(TokioIo::new(stream));
+    let (mut sender, connection) = http.await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let _ended = connection.await;
+    });
+    let (mut head, body) = request.into_parts();
+    head.uri = format!("http://{address}{}", head.uri).parse().unwrap();
+    let answer = sender.send_request(Request::from_parts(head, body)).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+    (answer, sender, tasks)
+}
+
+/// The service ends well before its drain would be cut.
+async fn drains(service: Service) {
+    service.stop.send_replace(Stop::Drain);
+    let ended = tokio::time::timeout(Duration::from_secs(60), service.end()).await;
+    ended.expect("somebody holds up the drain").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
