@@ -17,7 +17,7 @@ const TAKEN_MAX: usize = LINE * (LINES_MAX - 1);
 /// sent has to be laid once.
 #[derive(Debug)]
 pub(super) struct Mail {
-    boxes: [Box; 2],
+    boxes: [MailBox; 2],
     /// For steps that are too long for a box.
     copied: Inbox<u32>,
     /// Steps that were laid.
@@ -61,7 +61,7 @@ impl Turns {
 }
 
 #[derive(Debug)]
-struct Box {
+struct MailBox {
     words: Mapped<u32>,
     results: Mapped<u32>,
 }
@@ -78,9 +78,9 @@ pub(super) struct MailArgs {
 impl Mail {
     /// For steps of up to `words` words, with up to `results` words of results.
     pub(super) fn new(device: &Device, words: usize, results: usize) -> Result<Self, DeviceError> {
-        let one = || -> Result<Box, DeviceError> {
+        let one = || -> Result<MailBox, DeviceError> {
             let words = Mapped::new(device, LINE * LINES_MAX)?;
-            Ok(Box { words, results: Mapped::new(device, results)? })
+            Ok(MailBox { words, results: Mapped::new(device, results)? })
         };
         let (boxes, copied) = ([one()?, one()?], Inbox::new(device, words)?);
         Ok(Self { boxes, copied, laid: device.zeros(1)?, turns: Turns::default() })
