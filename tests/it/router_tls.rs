@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use super::fleet_sim::router;
 use super::router_rig::{CHAT, Raw, Rig, config, echo, eventually, pair, post};
 
 /// Writes a certificate for 127.0.0.1 and localhost, which is its own authority.
@@ -156,6 +158,59 @@ async fn an_answer_over_http2_that_nobody_takes_is_cut() {
         let next = ask(&mut sender, "/next", "{}").await;
         assert_eq!(next.into_body().collect().await.unwrap().to_bytes(), "ok");
     }
+}
+
+/// Over HTTP/2 a slow client is no standing one: what counts is what it takes, not whole pieces as
+/// they came from the engine.
+#[test]
+fn a_slow_reader_over_http2_is_not_cut() {
+    const SIZE: usize = 512 << 10;
+    // So 64 KiB take twice as long as the limit, and 16 KiB half as long.
+    const BYTES_A_MS: usize = 16;
+    let mut sim = turmoil::Builder::new()
+        .rng_seed(1)
+        .max_message_latency(Duration::from_millis(2))
+        .simulation_duration(Duration::from_secs(600))
+        .tcp_capacity(4096)
+        .build();
+    sim.host("s", || async {
+        let listener = turmoil::net::TcpListener::bind("0.0.0.0:80").await?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            let service = service_fn(|_| async {
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(vec![b'x'; SIZE]))))
+            });
+            let builder = hyper::server::conn::http1::Builder::new();
+            tokio::task::spawn_local(builder.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    let config = config(&format!(
+        "{PIN}[timeouts]\nsend_stall_ms = 2000\n\
+         [[endpoint]]\nname = \"s\"\nrole = \"speculative\"\nurl = \"http://s\"\n"
+    ));
+    sim.host("router", move || router(config.clone(), Rc::default()));
+    sim.client("client", async {
+        // The first probe finds the engine.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let stream = turmoil::net::TcpStream::connect(("router", 80)).await?;
+        let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(4 << 10)
+            .handshake(TokioIo::new(stream))
+            .await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn_local(async move { drop(connection.await) });
+        let mut body = ask(&mut sender, "/long", "{}").await.into_body();
+        let mut len = 0;
+        while let Some(frame) = body.frame().await {
+            let data = frame?.into_data().unwrap();
+            len += data.len();
+            let pause_ms = u64::try_from(data.len() / BYTES_A_MS).unwrap();
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        }
+        assert_eq!(len, SIZE);
+        Ok(())
+    });
+    sim.run().unwrap();
 }
 
 /// What is no request: settings, and pings between requests. The limit on heads is not for them,

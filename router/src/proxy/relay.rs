@@ -52,6 +52,8 @@ pub struct Relay<Io: Transport> {
     /// None when the answer is over.
     flight: Option<Flight>,
     body: Incoming,
+    /// Came from the endpoint, and is still to be handed over.
+    rest: Bytes,
     wire: Option<Wire<Io>>,
     terms: Terms<Io>,
     moved_at: Instant,
@@ -71,6 +73,7 @@ impl<Io: Transport> Relay<Io> {
         let mut relay = Self {
             flight: Some(flight),
             body,
+            rest: Bytes::new(),
             wire,
             terms,
             moved_at: now,
@@ -155,6 +158,34 @@ impl<Io: Transport> Relay<Io> {
 }
 
 impl<Io: Transport> Relay<Io> {
+    /// As much of a frame as may go at once; keeps the rest.
+    fn hand_over(&mut self, mut frame: Frame<Bytes>, now: Instant) -> Frame<Bytes> {
+        if let Some(data) = frame.data_mut() {
+            self.rest = data.split_off(data.len().min(streams::piece_bytes_max()));
+        }
+        self.moved_at = now;
+        streams::handed_over(self.terms.patience.total_until, now);
+        if self.is_over() {
+            self.complete(now);
+        }
+        frame
+    }
+
+    fn is_over(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let body = self.body.size_hint();
+        let mut whole = SizeHint::new();
+        whole.set_lower(body.lower().saturating_add(rest));
+        if let Some(upper) = body.upper() {
+            whole.set_upper(upper.saturating_add(rest));
+        }
+        whole
+    }
+
     fn poll_relay(
         &mut self,
         cx: &mut Context<'_>,
@@ -162,20 +193,19 @@ impl<Io: Transport> Relay<Io> {
         if let Some(outcome) = self.failed {
             return Poll::Ready(Some(Err(io::Error::other(outcome.label()))));
         }
+        if !self.rest.is_empty() {
+            let rest = std::mem::take(&mut self.rest);
+            return Poll::Ready(Some(Ok(self.hand_over(Frame::data(rest), clock::now()))));
+        }
         match self.poll_upstream(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 let now = clock::now();
-                self.moved_at = now;
-                streams::handed_over(self.terms.patience.total_until, now);
                 if let Some(flight) = &mut self.flight
                     && let Some(data) = frame.data_ref()
                 {
                     flight.on_bytes(data.len(), now);
                 }
-                if self.body.is_end_stream() {
-                    self.complete(now);
-                }
-                Poll::Ready(Some(Ok(frame)))
+                Poll::Ready(Some(Ok(self.hand_over(frame, now))))
             }
             Poll::Ready(None) => {
                 self.complete(clock::now());
@@ -219,7 +249,7 @@ impl<Io: Transport> Body for Answer<Io> {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Own(bytes) => bytes.is_none(),
-            Self::Relay(relay) => relay.failed.is_none() && relay.body.is_end_stream(),
+            Self::Relay(relay) => relay.failed.is_none() && relay.is_over(),
         }
     }
 
@@ -229,7 +259,7 @@ impl<Io: Transport> Body for Answer<Io> {
                 let len = bytes.as_ref().map_or(0, Bytes::len);
                 SizeHint::with_exact(u64::try_from(len).unwrap_or(u64::MAX))
             }
-            Self::Relay(relay) => relay.body.size_hint(),
+            Self::Relay(relay) => relay.size_hint(),
         }
     }
 }

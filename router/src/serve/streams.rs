@@ -13,6 +13,9 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::outcome::Outcome;
 
+/// The largest frame that every client over HTTP/2 takes.
+const PIECE_BYTES_MAX: usize = 16 << 10;
+
 tokio::task_local! {
     /// Of the request that this task runs.
     static HANDOVER: Cell<Handover>;
@@ -39,6 +42,12 @@ pub(crate) fn asked() {
 /// A piece of the answer is handed over, of a request that may last until `total_until`.
 pub(crate) fn handed_over(total_until: Option<Instant>, now: Instant) {
     set(Handover::Lying { since: now, total_until });
+}
+
+/// How many bytes of an answer may be handed over at once. Over HTTP/2 few, since a piece counts
+/// as taken when all of it has gone: a client that is slow is not to look like one that stands.
+pub(crate) fn piece_bytes_max() -> usize {
+    HANDOVER.try_with(|_| PIECE_BYTES_MAX).unwrap_or(usize::MAX)
 }
 
 /// How the request of this task ended, if its answer was left lying for too long.
