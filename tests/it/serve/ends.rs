@@ -265,10 +265,10 @@ async fn deaf(address: SocketAddr, window: u32, request: Request<Full<Bytes>>) -
     (answer, sender, tasks)
 }
 
-/// The service ends well before its drain would be cut.
+/// The service ends well before its drain would be cut, or a piece that nobody takes given up.
 async fn drains(service: Service) {
     service.stop.send_replace(Stop::Drain);
-    let ended = tokio::time::timeout(Duration::from_secs(60), service.end()).await;
+    let ended = tokio::time::timeout(Duration::from_secs(30), service.end()).await;
     ended.expect("somebody holds up the drain").unwrap();
 }
 
