@@ -44,7 +44,7 @@ pub async fn serve(
     let answer = service_fn(move |request| {
         let service = Arc::clone(&service);
         has_posted.fetch_or(request.method() == Method::POST, Ordering::Relaxed);
-        async move { Ok::<_, Infallible>(service.answer(request).await.map(Watched)) }
+        async move { Ok::<_, Infallible>(service.answer(request).await.map(Watched::new)) }
     });
     let mut closed = pin!(async move {
         // The sender lives as long as the server does.

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::mem;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -15,6 +16,10 @@ use tokio::time::Sleep;
 
 use crate::clock;
 use crate::serve::answer::Body;
+
+/// What is handed over at once: a piece counts as taken when all of it has gone, and a client that
+/// is slow is not to look like one that stands.
+const PIECE_BYTES_MAX: usize = 16 << 10;
 
 tokio::task_local! {
     /// Of the request that this task runs.
@@ -55,7 +60,25 @@ pub struct Streams {
 
 /// An answer's body that tells its task where its pieces are.
 #[derive(Debug)]
-pub struct Watched(pub Body);
+pub struct Watched {
+    body: Body,
+    /// Came from the body, and is still to be handed over.
+    rest: Bytes,
+}
+
+impl Watched {
+    pub fn new(body: Body) -> Self {
+        Self { body, rest: Bytes::new() }
+    }
+
+    /// As much of a frame as goes at once; keeps the rest.
+    fn piece(&mut self, mut frame: Frame<Bytes>) -> Frame<Bytes> {
+        if let Some(data) = frame.data_mut() {
+            self.rest = data.split_off(data.len().min(PIECE_BYTES_MAX));
+        }
+        frame
+    }
+}
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     fn execute(&self, request: F) {
@@ -100,18 +123,30 @@ impl hyper::body::Body for Watched {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let polled = Pin::new(&mut self.0).poll_frame(cx);
+        let polled = if self.rest.is_empty() {
+            Pin::new(&mut self.body).poll_frame(cx)
+        } else {
+            Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.rest)))))
+        };
+        let polled = polled.map_ok(|frame| self.piece(frame));
         let lies_since = matches!(polled, Poll::Ready(Some(Ok(_)))).then(clock::now);
         change(|it| Handover { lies_since, ..it });
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        let rest = self.rest.len() as u64;
+        let of_body = self.body.size_hint();
+        let mut whole = SizeHint::new();
+        whole.set_lower(of_body.lower().saturating_add(rest));
+        if let Some(upper) = of_body.upper() {
+            whole.set_upper(upper.saturating_add(rest));
+        }
+        whole
     }
 }
 

@@ -11,7 +11,7 @@ fn run(pieces: usize, until: Option<Instant>, unheard_max: Duration) -> oneshot:
     let (held, ended) = oneshot::channel();
     Streams { unheard_max }.execute(async move {
         let events = stream::iter([Ok(Bytes::from("a")), Ok(Bytes::from("b"))]);
-        let mut body = Watched(answer::events(events.chain(stream::pending())).into_body());
+        let mut body = Watched::new(answer::events(events.chain(stream::pending())).into_body());
         if let Some(until) = until {
             bind(until);
         }
@@ -40,4 +40,19 @@ async fn who_waits_for_the_next_piece_is_not() {
         let ended = run(pieces, Some(clock::now()), short);
         assert!(tokio::time::timeout(10 * short, ended).await.is_err(), "{pieces}");
     }
+}
+
+#[tokio::test]
+async fn a_long_piece_is_handed_over_bit_by_bit() {
+    let whole = Bytes::from((0..=250).cycle().take(40_000).collect::<Vec<u8>>());
+    let events = stream::iter([Ok(whole.clone()), Ok(Bytes::from("end"))]);
+    let mut body = Watched::new(answer::events(events).into_body());
+    let (mut lens, mut all) = (Vec::new(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let data = frame.expect("it goes on").into_data().expect("no trailers");
+        lens.push(data.len());
+        all.extend_from_slice(&data);
+    }
+    assert_eq!(lens, [16_384, 16_384, 7_232, 3]);
+    assert_eq!(all, [&whole[..], b"end"].concat());
 }
