@@ -32,6 +32,15 @@ template <class S> DEV void begin_rings(S& s, int multipliers) {
   barrier_fence();
 }
 
+// The next stage of x, once it is free.
+template <class S>
+DEV void fill_x(S& s, Ring<S::XS>& x, const bf16* rows, int bytes) {
+  barrier_wait(&s.x_empty[x.stage], x.parity ^ 1);
+  barrier_expect(&s.x_full[x.stage], bytes);
+  copy_bulk(s.x[x.stage], rows, bytes, &s.x_full[x.stage]);
+  x.advance();
+}
+
 // sums += a unit of weights times N rows of x.
 template <int N>
 DEV void multiply_unit(float (&sums)[N / 2], const uint4 (&weights)[STEPS], const bf16* x) {

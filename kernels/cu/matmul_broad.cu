@@ -95,11 +95,8 @@ DEV void fill(Shared<FORMAT, ROWS, PARTS>& s, const Matmul& p) {
       weights += S::A_BYTES / sizeof(uint4);
       a.advance();
       if (waits) wait_for_x(p), waits = false;
-      barrier_wait(&s.x_empty[x.stage], x.parity ^ 1);
-      barrier_expect(&s.x_full[x.stage], bytes);
-      copy_bulk(s.x[x.stage], rows, bytes, &s.x_full[x.stage]);
+      fill_x(s, x, rows, bytes);
       rows += (size_t)block_rows * 512;
-      x.advance();
     }
     if (PARTS == 2) return;   // a pair has one job
   }

@@ -24,6 +24,12 @@ struct Pinned<T> {
 // SAFETY: the memory is owned, and every access goes through `&mut self` or waits for the device.
 unsafe impl<T: Send> Send for Pinned<T> {}
 
+impl<T> fmt::Debug for Pinned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinned").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
 impl<T: Pod + Zeroable> Pinned<T> {
     fn new(device: &Device, len: usize) -> Result<Self, DeviceError> {
         device.context.bind_to_thread()?;
@@ -53,14 +59,9 @@ impl<T> Drop for Pinned<T> {
 }
 
 /// Words on their way to the device: filled by the host, copied in the device's order.
+#[derive(Debug)]
 pub struct Inbox<T> {
     memory: Pinned<T>,
-}
-
-impl<T> fmt::Debug for Inbox<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox").field("len", &self.memory.len).finish_non_exhaustive()
-    }
 }
 
 impl<T: Pod + Zeroable> Inbox<T> {
@@ -86,14 +87,9 @@ impl<T: Pod + Zeroable> Inbox<T> {
 }
 
 /// Words on their way from the device.
+#[derive(Debug)]
 pub struct Outbox<T> {
     memory: Pinned<T>,
-}
-
-impl<T> fmt::Debug for Outbox<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outbox").field("len", &self.memory.len).finish_non_exhaustive()
-    }
 }
 
 impl<T: Pod + Zeroable> Outbox<T> {
@@ -126,14 +122,9 @@ impl<T: Pod + Zeroable> Outbox<T> {
 
 /// Words that kernels read and write where they are, in the host's memory: all that is page-locked
 /// is in their reach. Whoever queues such kernels says with [`Self::expect`] when they all are.
+#[derive(Debug)]
 pub struct Mapped<T> {
     memory: Pinned<T>,
-}
-
-impl<T> fmt::Debug for Mapped<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mapped").field("len", &self.memory.len).finish_non_exhaustive()
-    }
 }
 
 impl<T: Pod + Zeroable> Mapped<T> {
