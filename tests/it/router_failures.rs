@@ -1,25 +1,22 @@
 //! When endpoints fail: who is tried next, what is never sent twice, who rests, what a client sees.
 
-use std::io;
 use std::time::Duration;
 
-use router::config::Target;
-use router::upstream::Connect;
 use tests::fake_engine::{FakeEngine, Step, answer, chunk, ok, stream_head};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use super::router_rig::{CHAT, Raw, Rig, config, eventually, pair, post};
 
-async fn fine() -> FakeEngine {
+pub(super) async fn fine() -> FakeEngine {
     FakeEngine::start(|_| vec![Step::ReadBody, Step::Send(ok("text/plain", b"ok"))]).await
 }
 
-const SWITCH: &str = "[policy]\nhigh = 4\nlow = 3\n";
+pub(super) const SWITCH: &str = "[policy]\nhigh = 4\nlow = 3\n";
 
 /// Slow probes: what is learnt is learnt from requests.
-const BLIND: &str = "[health]\ninterval_ms = 3600000\n[queue]\nwait_ms_max = 300\n";
+pub(super) const BLIND: &str = "[health]\ninterval_ms = 3600000\n[queue]\nwait_ms_max = 300\n";
 
-async fn blind(engines: &[&FakeEngine]) -> Rig {
+pub(super) async fn blind(engines: &[&FakeEngine]) -> Rig {
     Rig::start_with(config(&format!("{BLIND}{SWITCH}{}", pair(engines))), 1).await
 }
 
@@ -293,55 +290,6 @@ async fn a_full_fleet_queues_by_priority_and_then_sheds() {
     let order: Vec<_> = s.requests().iter().map(|it| it.path().to_owned()).collect();
     assert_eq!(order, ["/first", "/high", "/low"]);
     rig.settled().await;
-}
-
-#[tokio::test]
-async fn each_limit_has_its_own_answer() {
-    let s = FakeEngine::start(|_| vec![Step::ReadBody, Step::Stall]).await;
-    let rig = blind(&[&s]).await;
-    let mut config = rig.fleet.live().config.clone();
-    config.timeouts.first_byte = Some(Duration::from_millis(200));
-    config.timeouts.idle = Some(Duration::from_millis(400));
-    rig.fleet.reload(config.clone());
-    let got = Raw::ask(rig.address(), post(CHAT, "", "{}")).await;
-    assert_eq!((got.status, got.code()), (504, "upstream_timeout".to_owned()));
-    let part = "POST / HTTP/1.1\r\nhost: r\r\ncontent-length: 100\r\n\r\npart";
-    let got = Raw::ask(rig.address(), part).await;
-    assert_eq!((got.status, got.code()), (408, "request_body_timeout".to_owned()));
-    config.timeouts.first_byte = None;
-    config.timeouts.total = Some(Duration::from_millis(200));
-    rig.fleet.reload(config);
-    let got = Raw::ask(rig.address(), post(CHAT, "", "{}")).await;
-    assert_eq!((got.status, got.code()), (504, "request_timeout".to_owned()));
-    rig.settled().await;
-    eventually("the engine is let go", || s.open() == 0).await;
-}
-
-/// A network in which nobody ever takes a connection.
-#[derive(Debug)]
-struct Hole;
-
-impl Connect for Hole {
-    type Io = TcpStream;
-
-    async fn connect(&self, _: &Target, limit: Duration) -> io::Result<TcpStream> {
-        tokio::time::sleep(limit).await;
-        Err(io::ErrorKind::TimedOut.into())
-    }
-}
-
-#[tokio::test]
-async fn the_limit_on_the_whole_holds_while_connecting_too() {
-    let (s, t) = (fine().await, fine().await);
-    let limits = "[timeouts]\ntotal_ms = 200\nconnect_ms = 3600000\n";
-    let text = format!("{BLIND}{SWITCH}{limits}{}", pair(&[&s, &t]));
-    let rig = Rig::start_over(config(&text), 1, || Hole).await;
-    let got = Raw::ask(rig.address(), post(CHAT, "", "{}")).await;
-    assert_eq!((got.status, got.code()), (504, "request_timeout".to_owned()));
-    rig.settled().await;
-    // It says nothing about the endpoint, and no other one was tried in no time.
-    assert_eq!(rig.metric("outcomes_total{endpoint=\"s\",outcome=\"total_timeout\"}"), 1.0);
-    assert_eq!(rig.metric("outcomes_total{endpoint=\"t\",outcome=\"total_timeout\"}"), 0.0);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod asking;
 mod bad;
+mod clients;
 mod ends;
 mod fixture;
 mod formats;

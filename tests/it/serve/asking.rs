@@ -17,6 +17,19 @@ pub(super) fn with(mut request: Value, more: Value) -> Value {
     request
 }
 
+/// A text that lasts for thousands of steps.
+pub(super) fn long_text(stream: bool) -> Value {
+    json!({
+        "prompt": ">abcdefgh", "temperature": 0, "stream": stream, "max_tokens": 4000,
+        "ignore_eos": true,
+    })
+}
+
+/// A service of two lanes that takes a step when it is told to.
+pub(super) fn paced() -> Setup {
+    Setup { is_paced: true, lanes: 2, context_max: 4096, ..Setup::default() }
+}
+
 /// The text of each choice of a stream, and its finish reason.
 pub(super) fn streamed(answer: &Answer) -> Vec<(String, String)> {
     let mut texts: Vec<(String, String)> = Vec::new();
