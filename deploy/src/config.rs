@@ -102,7 +102,7 @@ impl Up {
             low,
             devices,
             addresses: flags.addresses,
-            wait_max: Duration::from_secs(flags.wait_max),
+            wait_max: Duration::from_secs(flags.wait_max.into()),
         })
     }
 }

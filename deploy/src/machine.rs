@@ -82,7 +82,14 @@ impl Memory {
             let text = fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).ok()?;
             text.trim().parse().ok()
         };
-        Self::read(&text, group("memory.max"), group("memory.current"))
+        let used = || {
+            // Files that were read, the model among them, are given back when memory is asked for.
+            let stat = fs::read_to_string("/sys/fs/cgroup/memory.stat").ok()?;
+            let files = stat.lines().find_map(|it| it.strip_prefix("inactive_file "));
+            let files = files.and_then(|it| it.trim().parse().ok()).unwrap_or(0);
+            group("memory.current").map(|it: u64| it.saturating_sub(files))
+        };
+        Self::read(&text, group("memory.max"), used())
     }
 
     fn read(meminfo: &str, limit: Option<u64>, used: Option<u64>) -> Option<Self> {

@@ -7,8 +7,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::fetch::Progress;
 
-/// What is printed while something goes on. Lines go to standard output; what moves is drawn on a
-/// terminal's standard error, and told in tenths where there is none.
+/// What is printed while something goes on. Lines go to standard output; what moves is drawn on
+/// standard error, and told there in tenths without a terminal.
 #[derive(Debug, Default)]
 pub struct Screen {
     live: Option<ProgressBar>,
@@ -34,7 +34,7 @@ impl Screen {
         });
     }
 
-    /// One line about something that went wrong.
+    /// One line for a person, beside the result.
     pub fn error(&self, text: &str) {
         self.around(|| drop(writeln!(io::stderr().lock(), "{text}")));
     }
@@ -60,12 +60,12 @@ impl Screen {
         }
     }
 
-    /// The progress of a fetch.
+    /// The progress of a fetch, on standard error: what is fetched is told on the other one.
     pub fn progress(&mut self, progress: Progress<'_>) {
         match progress {
             Progress::Note(note) => {
                 self.clear();
-                self.line(note);
+                self.error(note);
             }
             Progress::Bytes { what, done, total } if self.is_live() => {
                 let is_another = |it: &ProgressBar| it.length() != Some(total);
@@ -83,7 +83,11 @@ impl Screen {
             Progress::Bytes { what, done, total } => {
                 let tenths = done.saturating_mul(10) / total.max(1);
                 if tenths != self.tenths_told {
-                    self.line(&format!("{what}: {} of {} MB", done / 1_000_000, total / 1_000_000));
+                    self.error(&format!(
+                        "{what}: {} of {} MB",
+                        done / 1_000_000,
+                        total / 1_000_000
+                    ));
                 }
                 self.tenths_told = tenths;
             }

@@ -47,12 +47,17 @@ pub(crate) fn example(which: Example) -> &'static str {
     found.expect("every example has a text").1
 }
 
+/// Only an engine's file names a model or a mode; any other is told what a router's lacks.
+fn judge(table: &toml::Table) -> &'static str {
+    let is_engines = ["model", "mode", "device", "draft"].iter().any(|it| table.contains_key(*it));
+    if is_engines { ENGINE } else { ROUTER }
+}
+
 /// Asks the program that would run the file, so that there is one judge only.
 fn check(file: &Path) -> Result<(), String> {
     let text = fs::read_to_string(file).map_err(|it| it.to_string())?;
     let table: toml::Table = text.parse().map_err(|it| format!("{it}").trim_end().to_owned())?;
-    // Only an engine's file names a model, and only a router's has endpoints.
-    let name = if table.contains_key("model") { ENGINE } else { ROUTER };
+    let name = judge(&table);
     let front =
         Environment::read().executable.ok_or("the system does not tell this program's path")?;
     let beside = front.with_file_name(name);
@@ -69,3 +74,6 @@ fn check(file: &Path) -> Result<(), String> {
     }
     Err(format!("{name} refuses it:\n{}", String::from_utf8_lossy(&output.stderr).trim_end()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use reqwest::Client;
 use serde::{Deserialize, Serialize};
 
+use crate::body;
 use crate::config::flags;
 use crate::screen::Screen;
 use crate::up::client;
@@ -76,9 +77,12 @@ async fn ask(admin: &str) -> Result<Status, String> {
 async fn get<T: for<'de> Deserialize<'de>>(client: &Client, url: &str) -> Result<T, String> {
     let answer = client.get(url).send().await;
     let answer = answer.and_then(reqwest::Response::error_for_status).map_err(|it| {
+        let it = body::whole_chain(&it.without_url());
         format!("no router answers at {url}: {it}. Is it running, and is that its admin address?")
     })?;
-    answer.json().await.map_err(|it| format!("{url} did not answer as this router does: {it}"))
+    let odd = |it: String| format!("{url} did not answer as this router does: {it}");
+    let bytes = body::read(answer).await.map_err(odd)?;
+    serde_json::from_slice(&bytes).map_err(|it| odd(it.to_string()))
 }
 
 fn describe(status: &Status) -> String {

@@ -55,14 +55,13 @@ pub(crate) fn run(units: &Units) -> ExitCode {
     let screen = Screen::new();
     let beside = Environment::read().executable.and_then(|it| it.parent().map(Path::to_owned));
     let programs = flags.programs.clone().or(beside).unwrap_or_else(|| "/usr/bin".into());
-    if let Some(hidden) = HIDDEN.iter().find(|it| programs.starts_with(it)) {
-        let programs = programs.display();
-        screen.error(&format!(
-            "crossover: --programs: {programs} is below {hidden}, where units see nothing; put the \
-             programs elsewhere, such as /opt/crossover"
-        ));
-        return EXIT_USAGE.into();
-    }
+    let programs = match seen_by_units(&programs) {
+        Ok(programs) => programs,
+        Err(why) => {
+            screen.error(&format!("crossover: --programs: {} {why}", programs.display()));
+            return EXIT_USAGE.into();
+        }
+    };
     match install(flags, &programs) {
         Ok(lines) => {
             lines.iter().for_each(|it| screen.line(it));
@@ -79,6 +78,24 @@ pub(crate) fn run(units: &Units) -> ExitCode {
             screen.error(&format!("crossover: cannot write {}: {it}", path.display()));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The directory as a unit can name it: whole, of plain characters, where its programs see.
+fn seen_by_units(programs: &Path) -> Result<PathBuf, String> {
+    let whole = std::path::absolute(programs).map_err(|it| format!("has no whole path: {it}"))?;
+    let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"/-_.+:@".contains(&it);
+    if !whole.as_os_str().as_encoded_bytes().iter().copied().all(is_plain) {
+        return Err("has characters that mean something else in a unit".to_owned());
+    }
+    let real = fs::canonicalize(&whole).unwrap_or_else(|_| whole.clone());
+    let is_below = |it: &&&str| whole.starts_with(it) || real.starts_with(it);
+    match HIDDEN.iter().find(is_below) {
+        Some(hidden) => Err(format!(
+            "is below {hidden}, where units see nothing; put the programs elsewhere, such as \
+             /opt/crossover"
+        )),
+        None => Ok(whole),
     }
 }
 

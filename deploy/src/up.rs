@@ -96,6 +96,7 @@ async fn served(
         outcome = watched(config, plan, screen) => outcome,
         exit = children.first_exit() => Err(exit.describe()),
         () = signals.next() => Ok(()),
+        never = children::bound_logs(plan) => match never {},
     };
     screen.clear();
     screen.line("stopping (once more to stop at once)");

@@ -88,7 +88,11 @@ impl Rig {
     }
 
     fn start(&self) -> Running {
-        let mut child = self.command(&[]).spawn().unwrap();
+        Self::started(self.command(&[]))
+    }
+
+    fn started(mut command: Command) -> Running {
+        let mut child = command.spawn().unwrap();
         let mut out = child.stdout.take().unwrap();
         let mut said = String::new();
         while !said.contains("Ctrl-C stops everything") {
@@ -174,6 +178,27 @@ fn it_starts_three_says_where_and_stops_all_on_a_signal() {
 }
 
 #[test]
+fn what_was_ignored_when_it_began_stays_ignored() {
+    let rig = Rig::new();
+    let plain = rig.command(&[]);
+    let mut command = Command::new("nohup");
+    command.arg(plain.get_program()).args(plain.get_args()).env_remove("CARGO");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = Rig::started(command);
+    running.signal("-HUP");
+    let status = Command::new("cat").arg(format!("/proc/{}/status", running.child.id())).output();
+    let status = said(&status.unwrap());
+    let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:")).unwrap().trim();
+    let caught = u64::from_str_radix(caught, 16).unwrap();
+    assert_eq!((caught & 1, caught >> 14 & 1), (0, 1), "SIGHUP is not caught, SIGTERM is");
+    assert!(!is_free(rig.ports[3]), "it still serves");
+    running.signal("-TERM");
+    let (status, errors) = running.end();
+    assert!(status.success(), "{status}: {errors}");
+    assert!(rig.all_gone());
+}
+
+#[test]
 fn a_child_that_dies_at_start_is_shown_with_its_last_lines() {
     let rig = Rig::new();
     rig.tell("speculative", "die");
@@ -240,7 +265,12 @@ fn what_cannot_be_run_is_refused_before_anything_starts() {
     let wanted = format!("port {} is in use", rig.ports[2]);
     assert!(said(&output).contains(&wanted) && said(&output).contains("--speculative"));
     drop(held);
-    for words in [&["--high", "2", "--low", "3"][..], &["--no-such-flag"], &["--draft-max", "99"]] {
+    for words in [
+        &["--high", "2", "--low", "3"][..],
+        &["--no-such-flag"],
+        &["--draft-max", "99"],
+        &["--wait-max", "18446744073709551615"],
+    ] {
         let output = rig.command(words).output().unwrap();
         assert_eq!(output.status.code(), Some(64), "{words:?}: {}", said(&output));
     }

@@ -86,7 +86,7 @@ pub struct Up {
     pub addresses: Addresses,
     /// Seconds to wait until all three are ready
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    pub wait_max: u64,
+    pub wait_max: u32,
     /// Directory for logs and the router's configuration [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,

@@ -16,9 +16,11 @@ pub(super) struct Bandwidth {
     pub(super) all: f64,
 }
 
-/// By one thread, then by `threads` at once. Takes about a second.
-pub(super) fn measure(threads: usize) -> Bandwidth {
-    Bandwidth { one: read_by(1), all: read_by(threads.clamp(1, 64)) }
+/// By one thread, then by `threads` at once, with at most half of `available` bytes. Takes about a
+/// second. `None` where not even one thread could.
+pub(super) fn measure(threads: usize, available: u64) -> Option<Bandwidth> {
+    let fit = usize::try_from(available / 2 / (8 * WORDS as u64)).unwrap_or(usize::MAX);
+    (0 < fit).then(|| Bandwidth { one: read_by(1), all: read_by(threads.clamp(1, fit.min(64))) })
 }
 
 fn read_by(threads: usize) -> f64 {

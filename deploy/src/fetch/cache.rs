@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
+
 use super::{FetchError, Progress};
 use crate::clock;
 use crate::config::raw::Environment;
@@ -84,6 +86,15 @@ impl Cache {
         let claim = Claim { work, entry, leftovers, _lock: lock };
         room_for(&self.root, needed, free(&self.root))?;
         Ok(claim)
+    }
+
+    /// Whether a claim on `needed` bytes could be had, without making anything.
+    pub(super) fn foresee(&self, needed: u64) -> Result<(), FetchError> {
+        let absolute = std::path::absolute(&self.root).unwrap_or_else(|_| self.root.clone());
+        let there = absolute.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
+        access(there, Access::WRITE_OK | Access::EXEC_OK)
+            .map_err(|it| FetchError::write(there, it.into()))?;
+        room_for(there, needed, free(there))
     }
 
     fn wait_for(

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::{Cache, Leftovers};
 use super::{FetchError, Progress};
+use crate::body;
 use crate::config::raw::Environment;
 use transfer::Transfer;
 
@@ -35,13 +36,13 @@ pub(super) struct Hub {
 }
 
 /// What the hub says of a repository at one revision.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Listing {
     sha: String,
     siblings: Vec<Sibling>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Sibling {
     #[serde(rename = "rfilename")]
     name: String,
@@ -49,7 +50,7 @@ struct Sibling {
     lfs: Option<Lfs>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Lfs {
     sha256: String,
 }
@@ -139,8 +140,11 @@ pub(super) fn fetch(
                 transfer.file(sibling, &claim, tell).await?;
             }
         }
-        let written = serde_json::to_vec(&listing).expect("strings and numbers");
-        fs::write(&known, written).map_err(|it| FetchError::write(&known, it))?;
+        // Only for a day without the hub: where it cannot be kept, the model is here all the same.
+        if recall(&known).as_ref() != Some(&listing) {
+            let written = serde_json::to_vec(&listing).expect("strings and numbers");
+            drop(fs::write(&known, written));
+        }
         Ok(match chosen.as_slice() {
             [only] if only.name.ends_with(".gguf") => dir.join(&only.name),
             _ => dir,
@@ -183,7 +187,11 @@ async fn list(
             return Err(FetchError::Refused { detail });
         }
     }
-    let listing: Listing = response.json().await.map_err(offline)?;
+    let bytes = body::read(response).await.map_err(|detail| FetchError::Offline { detail })?;
+    let listing: Listing = serde_json::from_slice(&bytes).map_err(|it| {
+        let detail = format!("{} sent no listing: {it}", hub.endpoint);
+        FetchError::Offline { detail }
+    })?;
     if !is_plain(&listing.sha) || FILES_MAX < listing.siblings.len() {
         let detail = format!("{} sent a listing that makes no sense", hub.endpoint);
         return Err(FetchError::Refused { detail });
@@ -233,14 +241,7 @@ fn is_part(name: &str) -> bool {
 }
 
 fn offline(error: reqwest::Error) -> FetchError {
-    // The chain says what the top does not: a name that did not resolve, a refused connection.
-    let mut detail = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(it) = cause {
-        detail = format!("{detail}: {it}");
-        cause = it.source();
-    }
-    FetchError::Offline { detail }
+    FetchError::Offline { detail: body::whole_chain(&error) }
 }
 
 #[cfg(test)]

@@ -12,40 +12,49 @@ use std::time::Duration;
 
 use super::release::Release;
 use super::{FetchError, Progress};
+use crate::ask;
 use crate::clock;
 
 /// How often the growing download is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// pip has limits of its own; this one is for a pip that hangs beyond them.
 const STALL_MAX: Duration = Duration::from_secs(5 * 60);
+/// A Python that starts from a slow disk takes seconds.
+const VERSION_MAX: Duration = Duration::from_secs(60);
 const LINES_KEPT_MAX: usize = 6;
+const LINE_BYTES_MAX: u64 = 4096;
 
-/// A way to call pip: program and first arguments.
+/// A way to call pip.
 #[derive(Clone, Debug)]
-pub(crate) struct Pip(Vec<String>);
+pub(crate) struct Pip {
+    /// Program and first arguments.
+    words: Vec<String>,
+    pub(super) stall_max: Duration,
+}
 
 impl Pip {
     pub(crate) fn new(words: &[&str]) -> Self {
-        Self(words.iter().map(|&it| it.to_owned()).collect())
+        let words = words.iter().map(|&it| it.to_owned()).collect();
+        Self { words, stall_max: STALL_MAX }
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.0[0]);
-        command.args(&self.0[1..]).stdin(Stdio::null());
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).stdin(Stdio::null());
         command
     }
 
     /// What it says of its version, if it runs.
     pub(crate) fn version(&self) -> Option<String> {
-        let output = self.command().arg("--version").output().ok()?;
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        output.status.success().then_some(said)
+        let mut command = self.command();
+        command.arg("--version");
+        Some(ask::output(&mut command, VERSION_MAX).ok()?.trim().to_owned())
     }
 }
 
 impl fmt::Display for Pip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(" "))
+        f.write_str(&self.words.join(" "))
     }
 }
 
@@ -87,7 +96,7 @@ pub(super) fn download(
     let child = command
         .spawn()
         .map_err(|it| FetchError::Refused { detail: format!("{pip} did not start: {it}") })?;
-    let said = watch(Running(child), release, work, tell)?;
+    let said = watch(Running(child), pip.stall_max, release, work, tell)?;
     let wheel = fs::read_dir(&wheels)
         .map_err(|it| FetchError::write(&wheels, it))?
         .filter_map(|it| Some(it.ok()?.path()))
@@ -109,6 +118,7 @@ impl Drop for Running {
 /// Follows pip to its end; returns the last lines it said.
 fn watch(
     mut pip: Running,
+    stall_max: Duration,
     release: &Release,
     work: &Path,
     tell: &mut dyn FnMut(Progress<'_>),
@@ -116,39 +126,54 @@ fn watch(
     let stderr = pip.0.stderr.take().expect("asked for with Stdio::piped");
     let (lines_in, lines) = mpsc::sync_channel(64);
     thread::spawn(move || {
-        // A line without end must not fill the memory.
-        for line in BufReader::new(stderr.take(1 << 20)).lines().map_while(Result::ok) {
-            if lines_in.send(line).is_err() {
+        // In whatever letters; and neither a line nor lines without end may fill the memory.
+        let mut lines = BufReader::new(stderr);
+        let mut line = Vec::new();
+        while let Ok(1..) = lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            let said = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if lines_in.send(said).is_err() {
                 return;
             }
+            line.clear();
         }
     });
     let mut kept = VecDeque::<String>::new();
     let (mut grown, mut grown_at) = (0, clock::now());
-    loop {
+    let mut look_at = grown_at;
+    let ended = loop {
         match lines.recv_timeout(LOOK_EVERY) {
             Ok(line) => {
                 if kept.len() == LINES_KEPT_MAX {
                     kept.pop_front();
                 }
                 kept.push_back(line);
-                continue;
             }
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            // All that it said has been read, or it says nothing.
+            Err(silence) => {
+                if let Some(ended) = pip.0.try_wait().transpose() {
+                    break ended;
+                }
+                if silence == mpsc::RecvTimeoutError::Disconnected {
+                    thread::park_timeout(LOOK_EVERY / 10);
+                }
+            }
         }
+        if clock::now() < look_at {
+            continue;
+        }
+        look_at = clock::now() + LOOK_EVERY;
         let bytes = bytes_below(work).min(release.wheel_bytes);
         if grown < bytes {
             (grown, grown_at) = (bytes, clock::now());
             tell(Progress::Bytes { what: "download", done: grown, total: release.wheel_bytes });
         }
-        if grown_at + STALL_MAX < clock::now() {
-            let detail = format!("pip made no progress for {} s", STALL_MAX.as_secs());
+        if grown_at + stall_max < clock::now() {
+            let detail = format!("pip made no progress for {} s", stall_max.as_secs());
             return Err(FetchError::Offline { detail });
         }
-    }
+    };
     let said = kept.make_contiguous().join(" / ");
-    match pip.0.wait() {
+    match ended {
         Ok(status) if status.success() => Ok(said),
         Ok(status) => Err(sort(work, release, &format!("pip ended with {status}: {said}"))),
         Err(it) => Err(FetchError::Refused { detail: format!("pip was lost: {it}") }),

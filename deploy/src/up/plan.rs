@@ -1,5 +1,6 @@
 //! What `up` starts, as values: command lines and the router's configuration.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,7 @@ pub(super) struct Plan {
 pub(super) struct Launch {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
-    pub(super) args: Vec<String>,
+    pub(super) args: Vec<OsString>,
     pub(super) log: PathBuf,
 }
 
@@ -76,7 +77,7 @@ impl Plan {
             log: dir.join(format!("{}.log", str::replace(name, " ", "-"))),
         };
         let file = dir.join("router.toml");
-        let router = vec!["--config".to_owned(), file.display().to_string()];
+        let router = vec!["--config".into(), file.into()];
         Self {
             dir: dir.to_owned(),
             programs: [
@@ -119,53 +120,52 @@ fn router_file(config: &Up) -> String {
     toml::to_string(&file).expect("strings and small numbers")
 }
 
-fn speculative(config: &Up, model: &Path, dir: &Path) -> Vec<String> {
+fn speculative(config: &Up, model: &Path, dir: &Path) -> Vec<OsString> {
     let mut args = engine(config, model, dir, 0);
-    let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
+    let mut add = |flag: &str, value: OsString| args.extend([flag.into(), value]);
     match &config.speculation {
         Speculation::Eagle3 { head } => {
-            add("--mode", "eagle3".to_owned());
-            add("--draft", head.display().to_string());
+            add("--mode", "eagle3".into());
+            add("--draft", head.into());
         }
-        Speculation::Ngram => add("--mode", "ngram".to_owned()),
+        Speculation::Ngram => add("--mode", "ngram".into()),
     }
     if let Some(drafts) = config.draft_max {
-        add("--draft-max", drafts.to_string());
+        add("--draft-max", drafts.to_string().into());
     }
     if let Some(requests) = config.draft_until {
-        add("--draft-until", requests.to_string());
+        add("--draft-until", requests.to_string().into());
     }
     args
 }
 
-fn throughput(config: &Up, model: &Path, dir: &Path) -> Vec<String> {
+fn throughput(config: &Up, model: &Path, dir: &Path) -> Vec<OsString> {
     let mut args = engine(config, model, dir, 1);
-    args.extend(["--mode", "baseline"].map(str::to_owned));
+    args.extend(["--mode", "baseline"].map(OsString::from));
     args
 }
 
 /// What both engines are told; `which` is 0 for the speculative one.
-fn engine(config: &Up, model: &Path, dir: &Path, which: usize) -> Vec<String> {
+fn engine(config: &Up, model: &Path, dir: &Path, which: usize) -> Vec<OsString> {
     let listen = [config.addresses.speculative, config.addresses.throughput][which];
     let [one, other] = &config.devices;
     let same = is_gpu(one) && one == other;
-    let fraction = same.then(|| ("--memory-fraction", SHARE_OF_ONE_CARD.to_owned()));
+    let fraction = same.then(|| ("--memory-fraction", SHARE_OF_ONE_CARD.into()));
     // Several cards hold a part of each matrix each: engines cannot share those.
     let is_shared = same && !one.contains(',');
-    let fp8 =
-        (config.quantization == Quantization::Fp8).then(|| ("--quantization", "fp8".to_owned()));
-    let weights = is_shared.then(|| ("--share-weights", dir.join("weights").display().to_string()));
+    let fp8 = (config.quantization == Quantization::Fp8).then(|| ("--quantization", "fp8".into()));
+    let weights = is_shared.then(|| ("--share-weights", dir.join("weights").into()));
     [
-        ("--model", model.display().to_string()),
-        ("--device", config.devices[which].clone()),
-        ("--activations", config.activations.label().to_owned()),
-        ("--listen", listen.to_string()),
-        ("--drain-seconds", DRAIN_S.to_string()),
+        ("--model", OsString::from(model)),
+        ("--device", config.devices[which].clone().into()),
+        ("--activations", config.activations.label().into()),
+        ("--listen", listen.to_string().into()),
+        ("--drain-seconds", DRAIN_S.to_string().into()),
     ]
     .into_iter()
     .chain(fp8)
     .chain(fraction)
     .chain(weights)
-    .flat_map(|(flag, value)| [flag.to_owned(), value])
+    .flat_map(|(flag, value)| [flag.into(), value])
     .collect()
 }

@@ -6,6 +6,7 @@ use reqwest::Client;
 use tokio::time::{sleep, timeout};
 
 use super::plan::Plan;
+use crate::body;
 use crate::clock;
 use crate::config::{Up, reachable};
 use crate::exposition::Exposition;
@@ -68,8 +69,9 @@ pub(super) async fn wait(config: &Up, plan: &Plan, screen: &mut Screen) -> Resul
 async fn sees_both(client: &Client, url: &str) -> bool {
     let answer = timeout(ANSWER_MAX, client.get(url).send()).await;
     let Ok(Ok(answer)) = answer else { return false };
-    let text = timeout(ANSWER_MAX, answer.text()).await;
-    let Ok(Ok(text)) = text else { return false };
+    let bytes = timeout(ANSWER_MAX, body::read(answer)).await;
+    let Ok(Ok(bytes)) = bytes else { return false };
+    let text = String::from_utf8_lossy(&bytes);
     Exposition::parse(&text).sum("crossover_router_endpoint_up", &[]) == Some(2.0)
 }
 

@@ -1,4 +1,6 @@
+use std::ffi::OsStr;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use clap::Parser;
@@ -22,10 +24,24 @@ fn plan(words: &str, dir: &Path) -> Plan {
     Plan::new(&config, &programs, Path::new("/models/m.gguf"), dir)
 }
 
+fn line(plan: &Plan, at: usize) -> String {
+    let words = plan.programs[at].args.iter().map(|it| it.to_str().unwrap());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn paths_are_told_as_they_are() {
+    let dir = Path::new(OsStr::from_bytes(b"/run/\xff"));
+    let plan = plan("--device-speculative cuda:0 --device-throughput cuda:0", dir);
+    let names = |at: usize, it: &Path| plan.programs[at].args.contains(&it.as_os_str().to_owned());
+    assert!(names(0, &dir.join("weights")) && names(2, &dir.join("router.toml")));
+    assert_eq!(plan.programs[2].log, dir.join("router.log"));
+}
+
 #[test]
 fn the_engines_differ_by_mode_cores_and_port() {
     let plan = plan("--draft-max 5 --draft-until 3", Path::new("/run/crossover"));
-    let line = |at: usize| plan.programs[at].args.join(" ");
+    let line = |at: usize| line(&plan, at);
     let speculative = line(0);
     assert!(
         speculative.starts_with(
@@ -50,13 +66,13 @@ fn a_card_is_shared_only_when_both_name_it() {
     let shared = plan("--device-speculative cuda:0 --device-throughput cuda:0", dir);
     let apart = plan("--device-speculative cuda:0 --device-throughput cuda:1", dir);
     let shares = |plan: &Plan| {
-        let lines = plan.programs.iter().map(|it| it.args.join(" "));
+        let lines = (0..3).map(|it| line(plan, it));
         let wanted = "--memory-fraction 0.4 --share-weights /run/crossover/weights";
         lines.filter(|it| it.contains(wanted)).count()
     };
     assert_eq!((shares(&shared), shares(&apart)), (2, 0));
     let two = plan("--device-speculative cuda:0,1 --device-throughput cuda:0,1", dir);
-    let line = two.programs[0].args.join(" ");
+    let line = line(&two, 0);
     assert!(line.contains("--memory-fraction 0.4") && !line.contains("--share-weights"), "{line}");
 }
 
@@ -65,7 +81,7 @@ fn both_engines_store_weights_alike() {
     let devices = "--device-speculative cuda:0 --device-throughput cuda:1";
     let eight = |words: &str| {
         let plan = plan(&format!("{devices}{words}"), Path::new("/run/crossover"));
-        let lines = plan.programs.iter().map(|it| it.args.join(" "));
+        let lines = (0..3).map(|it| line(&plan, it));
         lines.filter(|it| it.contains("--quantization fp8")).count()
     };
     assert_eq!((eight(""), eight(" --quantization fp8")), (0, 2));

@@ -89,6 +89,49 @@ fn a_broken_transfer_is_resumed_and_checked() {
     assert_eq!(rig.fetch("o/n").unwrap(), model);
 }
 
+/// A hub whose last answer has no end, after `answers` whole ones; what fetching from it comes to.
+fn from_an_endless_hub(answers: &'static [&'static str]) -> FetchError {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let hub = Hub { endpoint: format!("http://{}", listener.local_addr().unwrap()), token: None };
+    let thread = thread::spawn(move || {
+        for answer in answers {
+            serve(&listener.accept().unwrap().0, answer);
+        }
+        let mut stream = listener.accept().unwrap().0;
+        let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
+        lines.find(|it| it.is_empty()).unwrap();
+        write!(stream, "HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        // Until the other side has had enough.
+        while stream.write_all(&[b' '; 4096]).is_ok() {}
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let repository = Repository::parse("o/n").unwrap();
+    let error = fetch(&repository, &hub, &Cache::at(cache.path()), &mut |_| ()).unwrap_err();
+    thread.join().unwrap();
+    error
+}
+
+#[test]
+fn an_answer_without_end_is_not_read_to_it() {
+    const LISTING: &str = r#"{"sha": "abc123", "siblings": [{"rfilename": "m.gguf", "size": 7}]}"#;
+    let error = from_an_endless_hub(&[LISTING]);
+    assert!(matches!(error, FetchError::Damaged { .. }), "{error}");
+    let error = from_an_endless_hub(&[]);
+    assert!(error.to_string().contains("more than 16 MiB"), "{error}");
+}
+
+#[test]
+fn what_is_here_is_enough_where_nothing_can_be_written() {
+    let mut rig = FakeHub::new(&["m.gguf"], &weights_sha256(), 4);
+    let model = rig.fetch("o/n").unwrap();
+    // A directory in the listing's place stands for a cache that cannot be written.
+    let known = rig.cache.path().join("hub--o--n--main.json");
+    fs::remove_file(&known).unwrap();
+    fs::create_dir(&known).unwrap();
+    assert_eq!(rig.fetch("o/n").unwrap(), model);
+    rig.asked();
+}
+
 #[test]
 fn a_directory_takes_configuration_tokenizer_and_all_shards() {
     let names = [

@@ -83,6 +83,10 @@ impl Transfer<'_> {
         while let Some(chunk) = response.chunk().await.map_err(offline)? {
             file.write_all(&chunk).map_err(|it| FetchError::write(part, it))?;
             done += chunk.len() as u64;
+            // `check` refuses it; more of it must not fill the disk.
+            if sibling.size.is_some_and(|size| size < done) {
+                return Ok(());
+            }
             if let Some(total) = total {
                 tell(Progress::Bytes { what: &sibling.name, done, total });
             }
