@@ -74,6 +74,10 @@ pub enum EndReason {
 pub enum NotTaken {
     /// The inbox or the waiting room is full.
     Full,
+    /// One request asks for more texts than the engine ever holds, `most`.
+    TooMany {
+        most: usize,
+    },
     Refused(Refused),
     /// The thread is gone.
     Stopped,
@@ -233,6 +237,10 @@ impl Runner {
         ids: &[SeqId],
         jobs: Vec<(Job, mpsc::Sender<Round>)>,
     ) -> Result<(), NotTaken> {
+        let most = self.engine.texts_max();
+        if most < jobs.len() {
+            return Err(NotTaken::TooMany { most });
+        }
         for (&id, (job, outbox)) in ids.iter().zip(jobs) {
             let Job { prompt, new_max, sampling, priority, drafts_max, guide, salt, deadline } =
                 job;

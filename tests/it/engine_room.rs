@@ -126,3 +126,24 @@ fn a_stuck_guide_waits_with_its_preempted_text() {
         }
     }
 }
+
+/// All but one token of its prompt are in pages, so it chooses at once, and its guide cannot say
+/// what: it ends, and others do not notice.
+#[test]
+fn a_guide_that_is_stuck_at_once_ends_its_text_alone() {
+    for ahead_max in [0, 1] {
+        let mut bench = Bench::silent(Shape { ahead_max, ..SHAPE });
+        bench.submit(1, &prompt(1, 5), 3);
+        bench.drain();
+        bench.submit(2, &prompt(2, 3), 9);
+        bench.step();
+        let guide = Rails::new(3, VOCAB, 99, 0);
+        let guide = || Some(Box::new(guide.clone()) as Box<dyn Guide>);
+        bench.engine.submit(Request { guide: guide(), ..request(3, &prompt(1, 5), 3) }).unwrap();
+        bench.drain();
+        for (id, start, len, new_max, guide) in [(2, 2, 3, 9, None), (3, 1, 5, 3, guide())] {
+            let alone = alone(&prompt(start, len), new_max, &Sampling::greedy(), guide, VOCAB);
+            assert_eq!((bench.text(id), bench.finish(id)), (alone.tokens, Some(alone.finish)));
+        }
+    }
+}

@@ -97,11 +97,13 @@ impl CpuBackend {
         let team = Team::new(&options.cores)
             .map_err(|error| BackendError { detail: error.to_string() })?;
         let count = pages as usize;
-        let target = Target::new(model, activations, count * PAGE_TOKENS)?;
+        // No text is longer than what the model was made for, however many pages there are.
+        let positions = model.config.context_max.min(count * PAGE_TOKENS);
+        let target = Target::new(model, activations, positions)?;
         let index = model.config.layers;
         let kv_layers = kv_layers(&model.config, head.map(|it| &it.config));
         let head = match head {
-            Some(head) => Some(Head::new(head, &target, activations, (index, count))?),
+            Some(head) => Some(Head::new(head, &target, activations, (index, count), positions)?),
             None => None,
         };
         let shape = Shape {

@@ -102,7 +102,9 @@ impl Planner<'_> {
         for lane in order {
             let rows_max = prompt_left.min(*left);
             let is_open = self.fed[lane as usize] == 0 && self.running.get(lane).is_some();
-            if rows_max == 0 || !is_open || self.find_pages(lane) {
+            // One whose guide was asked before and cannot go on is not asked again.
+            let is_stuck = self.outcome.stuck.iter().any(|it| it.0 == lane);
+            if rows_max == 0 || !is_open || is_stuck || self.find_pages(lane) {
                 continue;
             }
             let tenure = self.running.get(lane).expect("seen above");

@@ -177,6 +177,11 @@ impl Engine {
         self.limits.tokens_max.min(slots.saturating_add(1))
     }
 
+    /// Requests that run and wait, at most.
+    pub fn texts_max(&self) -> usize {
+        self.running.lanes() + self.limits.waiting_max
+    }
+
     /// Forgets a request; its pages are free at once. False if it is not here (any more).
     pub fn abort(&mut self, seq: SeqId) -> bool {
         let lane = self.running.all().find(|(_, it)| it.sequence.id == seq).map(|(lane, _)| lane);

@@ -43,7 +43,8 @@ pub fn start(config: &Config) -> Result<Started, String> {
     for note in notes {
         tracing::info!("{note}");
     }
-    let (backend, context_max) = match &config.device {
+    let device = device(&config.device);
+    let (backend, context_max) = match &device {
         Device::Cpu { cores } => on_cores(config, cores, &model, head.as_ref())?,
         Device::Cuda { cards } => gpu::backend(config, cards, &model, head.as_ref())?,
     };
@@ -72,7 +73,7 @@ pub fn start(config: &Config) -> Result<Started, String> {
             Quantization::None => model.quantisation(),
             Quantization::Fp8 => "fp8".to_owned(),
         },
-        device: device(&config.device),
+        device: device.to_string(),
         config: config.to_string(),
     };
     tracing::info!(
@@ -92,13 +93,11 @@ pub fn start(config: &Config) -> Result<Started, String> {
     })
 }
 
-/// The flag that gives this device again; cores are named also where the flag leaves them out.
-fn device(wanted: &Device) -> String {
+/// The device with all cores that there are, where the flag names none.
+fn device(wanted: &Device) -> Device {
     match wanted {
-        Device::Cpu { cores } if cores.is_empty() => {
-            Device::Cpu { cores: memory::cores() }.to_string()
-        }
-        named => named.to_string(),
+        Device::Cpu { cores } if cores.is_empty() => Device::Cpu { cores: memory::cores() },
+        named => named.clone(),
     }
 }
 
@@ -120,7 +119,7 @@ fn read_head(config: &Config, loaded: &Loaded) -> Result<Option<Head>, String> {
     Ok(Some(found.head))
 }
 
-/// The backend on some cores, or on all; and the longest text that it has room for.
+/// The backend on some cores; and the longest text that it has room for.
 fn on_cores(
     config: &Config,
     cores: &[usize],
@@ -129,7 +128,6 @@ fn on_cores(
 ) -> Result<(Box<dyn Backend>, u32), String> {
     let sizes = Sizes::new(config, model, head)?;
     tracing::info!("{}", sizes.line);
-    let cores = if cores.is_empty() { memory::cores() } else { cores.to_vec() };
     let Some(&first) = cores.first() else {
         return Err(
             "--device cpu: the system does not say which cores there are; name them".to_owned()
@@ -138,7 +136,7 @@ fn on_cores(
     // The calling thread is the first of the team.
     pin_current(first).map_err(|error| error.to_string())?;
     let options = CpuOptions {
-        cores,
+        cores: cores.to_vec(),
         activations: numbers(config.activations),
         pages: sizes.pages,
         rows_max: config.rows_max,

@@ -174,6 +174,10 @@ fn room(
 fn refusal(not_taken: NotTaken, prompt_param: &'static str) -> Refusal {
     match not_taken {
         NotTaken::Full | NotTaken::Refused(Refused::QueueFull) => Refusal::Overloaded,
+        NotTaken::TooMany { most } => {
+            let message = format!("more texts are asked for at once than fit here: {most}");
+            Refusal::field("n", "invalid_value", message)
+        }
         NotTaken::Stopped => Refusal::Failed,
         NotTaken::Refused(Refused::TooLong { tokens_max }) => {
             let message = format!("prompt and answer together may have {tokens_max} tokens");

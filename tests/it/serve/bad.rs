@@ -214,10 +214,22 @@ async fn too_many_requests_are_told_when_to_come_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_texts_are_taken_whole_or_not_at_all() {
-    let setup = Setup { lanes: 1, waiting_max: 2, ..Setup::default() };
-    let service = Service::start(setup).await;
+    let setup = Setup { lanes: 1, waiting_max: 2, is_paced: true, ..Setup::default() };
+    let mut service = Service::start(Setup { context_max: 4096, ..setup }).await;
+    let long = json!({
+        "prompt": ">abc", "temperature": 0, "stream": true, "max_tokens": 1000, "ignore_eos": true,
+    });
     let many = |n: u32| json!({ "prompt": ">abc", "n": n, "temperature": 0 });
-    assert_eq!(service.post(COMPLETIONS, &many(4)).await.status, 503);
+    let first = service.open(COMPLETIONS, &long).await;
+    service.step(1);
+    service.until("/load", |it| it.json()["running"] == 1).await;
+    assert_eq!(service.open_paced(COMPLETIONS, &many(3)).await.whole().await.status, 503);
+    assert_eq!(service.get("/load").await.json()["server_load"], 1);
+    // More than there are places for: waiting would be of no use.
+    let refused = service.open_paced(COMPLETIONS, &many(4)).await.whole().await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("n")));
+    service.run_free();
+    assert_eq!(first.whole().await.status, 200);
     service.until_idle().await;
     assert_eq!(service.post(COMPLETIONS, &many(3)).await.status, 200);
 }

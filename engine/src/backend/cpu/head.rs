@@ -116,6 +116,7 @@ impl Head {
         target: &Target,
         activations: Activations,
         (index, pages): (usize, usize),
+        positions: usize,
     ) -> Result<Self, BackendError> {
         let model::Head { config, tensors, target_ids } = head;
         if config.hidden != target.hidden() {
@@ -125,7 +126,6 @@ impl Head {
         let sizes = Sizes::from(config);
         let own_head = tensors.contains_key("lm_head.weight");
         let keys_values = ["k", "v"].map(|it| format!("midlayer.self_attn.{it}_proj.weight"));
-        let positions = pages * PAGE_TOKENS;
         let states = vec![0.0; pages * config.hidden];
         Ok(Self {
             sizes,
