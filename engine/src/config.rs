@@ -10,8 +10,8 @@ use kernels::cuda::Card;
 use crate::config::judge::{Judge, memory, mode};
 use crate::config::raw::Raw;
 use crate::config::words::{
-    activations, address, body_size, device, load_format, log_format, names, quantization, rule,
-    seconds,
+    activations, address, body_size, device, load_format, log_filter, log_format, names,
+    quantization, rule, seconds,
 };
 
 pub mod calibration;
@@ -256,7 +256,7 @@ impl Config {
             },
             log: Log {
                 json: judge.parsed("log-format", raw.log_format, "text", log_format),
-                filter: raw.log.map_or_else(|| "info".to_owned(), |it| it.0),
+                filter: judge.parsed("log", raw.log, "info", log_filter),
             },
         };
         if judge.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(judge.errors)) }

@@ -45,9 +45,7 @@ fn main() -> ExitCode {
     if line.print_config {
         return print(&config.to_string());
     }
-    if let Err(detail) = start_log(&config.log) {
-        return fail(WRONG_CONFIG, &detail);
-    }
+    start_log(&config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SERVE_THREADS)
         .enable_all()
@@ -97,18 +95,13 @@ async fn run(config: Config) -> Result<(), String> {
     }
 }
 
-fn start_log(log: &Log) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&log.filter).map_err(|error| format!("--log: {error}"))?;
+fn start_log(log: &Log) {
+    let filter = EnvFilter::try_new(&log.filter).expect("the configuration checked it");
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
-    if log.json {
-        builder.json().init()
-    } else {
-        builder.init()
-    }
-    Ok(())
+    if log.json { builder.json().init() } else { builder.init() }
 }
 
 fn print(text: &str) -> ExitCode {

@@ -143,6 +143,10 @@ pub(super) fn mode(judge: &mut Judge, raw: &Raw) -> Mode {
         only(judge, "eagle-layers", &raw.eagle_layers, "eagle3");
         only(judge, "simulate-acceptance", &raw.simulate_acceptance, "eagle3");
     }
+    let is_auto = raw.draft_until.as_ref().is_some_and(|it| it.0 == "auto");
+    if raw.calibration.is_some() && !is_auto {
+        judge.error("calibration", "has a meaning only with --draft-until auto");
+    }
     match name {
         "baseline" => {
             only(judge, "draft-max", &raw.draft_max, "eagle3 or ngram");

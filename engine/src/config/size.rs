@@ -27,7 +27,12 @@ pub fn parse(text: &str) -> Result<u64, String> {
             if part < 1e6 { (part * factor as f64) as u64 } else { return Err(wrong()) }
         }
     };
-    if bytes == 0 { Err("is no memory at all".to_owned()) } else { Ok(bytes) }
+    match bytes {
+        0 => Err("is no memory at all".to_owned()),
+        // What --print-config writes is TOML, whose whole numbers end there.
+        it if i64::try_from(it).is_err() => Err(wrong()),
+        it => Ok(it),
+    }
 }
 
 /// Bytes for people: the largest binary unit that leaves at least one before the point.

@@ -35,7 +35,7 @@ fn every_mistake_is_reported_at_once() {
     let words = "--mode eagle --running-max 0 --rows-max x --device gpu --activations i4 \
         --listen here --memory 1QB --memory-fraction 2 --unknown-fields drop --body-max 1 \
         --context-max 1 --drain-seconds -1 --log-format xml --served-model-name a, \
-        --quantization int4";
+        --quantization int4 --log a=b=c --calibration c";
     let words = words.replace("--drain-seconds -1", "--drain-seconds=-1");
     let errors = config(&words).unwrap_err();
     for flag in [
@@ -54,6 +54,8 @@ fn every_mistake_is_reported_at_once() {
         "log-format",
         "served-model-name",
         "quantization",
+        "log",
+        "calibration",
     ] {
         assert!(errors.contains(&format!("--{flag}: ")), "{flag} is missing in\n{errors}");
     }
@@ -111,7 +113,9 @@ fn sizes() {
     check("512MiB", Some(512 << 20));
     check("1.5 GiB", Some(3 << 29));
     check("2GB", Some(2_000_000_000));
-    for wrong in ["", "GiB", "-1", "1XB", "0", "99999999999GiB", "1e9"] {
+    check("9223372036854775807", Some(u64::MAX >> 1));
+    let beyond = ["18446744073709551615", "9223372036854775808", "99999999999GiB"];
+    for wrong in ["", "GiB", "-1", "1XB", "0", "1e9", ".", "1.2.3"].into_iter().chain(beyond) {
         check(wrong, None);
     }
     assert_eq!(size::show(3 << 29), "1.5 GiB");

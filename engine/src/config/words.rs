@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use kernels::cuda::Card;
+use tracing_subscriber::EnvFilter;
 
 use crate::config::{Activations, Device, LoadFormat, Quantization, UnknownFields, size};
 
@@ -38,6 +39,11 @@ pub(super) fn log_format(text: &str) -> Result<bool, String> {
         "json" => Ok(true),
         _ => Err("is not text or json".to_owned()),
     }
+}
+
+pub(super) fn log_filter(text: &str) -> Result<String, String> {
+    let filter = EnvFilter::try_new(text).map(|_| text.to_owned());
+    filter.map_err(|error| format!("is not a filter such as warn or engine=debug: {error}"))
 }
 
 pub(super) fn names(text: &str) -> Result<Vec<String>, String> {

@@ -2,8 +2,8 @@
 //!
 //! Format: <https://github.com/huggingface/safetensors#format>.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl Checkpoint {
                     let reason = format_args!("not in the index, which lists all of {name:?}");
                     return Err(Fault::new(format_args!("tensor {stray:?}"), reason).at(&index));
                 }
-                let absent = map.iter().find(|(it, at)| *at == name && !held.contains(it));
+                let absent = map.iter().find(|(it, at)| *at == name && !held.contains(*it));
                 if let Some((absent, _)) = absent {
                     let reason = format_args!("not in {name:?}, where the index puts it");
                     return Err(Fault::new(format_args!("tensor {absent:?}"), reason).at(&index));
@@ -117,11 +117,11 @@ impl Checkpoint {
     }
 
     /// Adds a file and returns the names that it uses.
-    fn add(&mut self, path: PathBuf) -> Result<Vec<String>, LoadError> {
+    fn add(&mut self, path: PathBuf) -> Result<BTreeSet<String>, LoadError> {
         let opened = File::open(&path).and_then(|it| Ok((it.metadata()?.len(), it)));
         let (len, mut file) = opened.map_err(|it| Fault::whole(it).at(&path))?;
         let (metadata, data) = header(&mut file, len).map_err(|it| it.at(&path))?;
-        let mut held = Vec::new();
+        let mut held = BTreeSet::new();
         for name in metadata.offset_keys() {
             let entry = metadata.info(&name).expect("the names are its own");
             let (start, end) = entry.data_offsets;
@@ -140,7 +140,7 @@ impl Checkpoint {
                     return Err(Fault::new(place, "comes twice").at(&path));
                 }
             };
-            held.push(name);
+            held.insert(name);
         }
         self.files.push((path, file));
         Ok(held)

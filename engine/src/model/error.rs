@@ -61,7 +61,7 @@ impl Error for LoadError {}
 
 /// The text with control characters as spaces, cut where it stops being a message: names come
 /// from files that may hold anything.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let clean = |it: char| if it.is_control() { ' ' } else { it };
     let mut line: String = text.chars().take(TEXT_CHARS_MAX).map(clean).collect();
     if text.chars().nth(TEXT_CHARS_MAX).is_some() {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use crate::model::error::{Fault, LoadError, listed};
+use crate::model::error::{Fault, LoadError, listed, one_line};
 use crate::model::gguf::Gguf;
 use crate::model::rope::{Scaling, rope, to_f32};
 use crate::model::shapes::{check_sizes, compare, expected};
@@ -66,14 +66,17 @@ pub(crate) fn model<S: Read + Seek>(
     let config = config(gguf, family, fallback_name)?;
     let mut names = BTreeMap::new();
     let mut shapes = BTreeMap::new();
-    for (name, entry) in gguf.tensors() {
-        if name != ROPE_FACTORS {
-            let to = hugging_face_name(name).unwrap_or_else(|| name.clone());
-            shapes.insert(to.clone(), entry.shape());
-            names.insert(to, name.clone());
+    let expected = expected(&config);
+    for (name, entry) in gguf.tensors().iter().filter(|it| it.0 != ROPE_FACTORS) {
+        let to = hugging_face_name(name).unwrap_or_else(|| name.clone());
+        if to == *name && expected.contains_key(name) {
+            let reason = "has the name of another format, whose rows may stand in another order";
+            return Err(Fault::new(format_args!("tensor {name:?}"), reason));
         }
+        shapes.insert(to.clone(), entry.shape());
+        names.insert(to, name.clone());
     }
-    compare(&expected(&config), &shapes)?;
+    compare(&expected, &shapes)?;
     let mut tensors = BTreeMap::new();
     for (to, from) in names {
         tensors.insert(to.clone(), tensor(gguf, &from, &to, &config, family)?);
@@ -145,8 +148,9 @@ fn config<S: Read + Seek>(
     let eps = gguf.float(&key("attention.layer_norm_rms_epsilon"))?;
     let shape = gguf.tensors().get("token_embd.weight").and_then(|it| it.shape());
     let (vocab, _) = shape.ok_or_else(|| Fault::new("token_embd.weight", "missing"))?;
+    let name = gguf.text("general.name")?.filter(|it| !it.trim().is_empty());
     let mut config = ModelConfig {
-        name: gguf.text("general.name")?.unwrap_or(fallback_name).to_owned(),
+        name: one_line(name.unwrap_or(fallback_name)),
         vocab,
         hidden,
         intermediate: needed("feed_forward_length")?,

@@ -163,18 +163,24 @@ fn rotary(fields: &mut Fields, head_dim: usize, notes: &mut Vec<String>) -> Resu
         _ => Ok(()),
     };
     whole(fields)?;
-    let mut theta = fields.float("rope_theta")?;
-    let mut scaling = Scaling::None;
+    let outer = fields.float("rope_theta")?;
+    let mut said = None;
     for name in ["rope_scaling", "rope_parameters"] {
         let Some(mut inner) = fields.object(name)? else { continue };
         let mut read = || {
             whole(&mut inner)?;
-            theta = inner.float("rope_theta")?.or(theta);
-            scaling = self::scaling(&mut inner)?;
-            Ok(())
+            let theta = inner.float("rope_theta")?.or(outer);
+            Ok((theta, scaling(&mut inner)?))
         };
-        read().and_then(|()| inner.finish()).map_err(|it: Fault| it.within(name))?;
+        let read = read().and_then(|it| inner.finish().map(|()| it));
+        let (theta, scaling) = read.map_err(|it: Fault| it.within(name))?;
+        let (before, other) = said.unwrap_or((theta, scaling));
+        if scaling != other || theta.or(before) != before.or(theta) {
+            return Err(Fault::new(name, "differs from rope_scaling beside it"));
+        }
+        said = Some((theta.or(before), scaling));
     }
+    let (theta, scaling) = said.unwrap_or((outer, Scaling::None));
     let theta = theta.unwrap_or_else(|| {
         notes.push("rope_theta is not given; the usual 10000 is taken".to_owned());
         10_000.0
@@ -183,8 +189,9 @@ fn rotary(fields: &mut Fields, head_dim: usize, notes: &mut Vec<String>) -> Resu
 }
 
 fn scaling(fields: &mut Fields) -> Result<Scaling, Fault> {
-    let kind = fields.text("rope_type")?;
-    let kind = fields.text("type")?.or(kind).unwrap_or_else(|| "default".to_owned());
+    // Where both are there, the newer name counts.
+    let old = fields.text("type")?;
+    let kind = fields.text("rope_type")?.or(old).unwrap_or_else(|| "default".to_owned());
     match &*kind {
         "default" | "none" => Ok(Scaling::None),
         "linear" => Ok(Scaling::Linear { factor: fields.needed_float("factor")? }),

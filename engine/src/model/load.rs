@@ -11,7 +11,7 @@ use crate::batch::ids::TokenId;
 use crate::model::error::Fault;
 use crate::model::gguf::Gguf;
 use crate::model::{LoadError, Model, from_gguf, from_safetensors, hf_text};
-use crate::text::template::ChatTemplate;
+use crate::text::template::{ChatTemplate, DEFAULT, WITH_TOOLS};
 use crate::text::tokenizer::{Tokenizer, gguf};
 
 /// Everything of a model that a server needs.
@@ -44,8 +44,9 @@ pub(crate) enum Place {
     Folder(PathBuf),
 }
 
-/// Control tokens that end a turn, though a GGUF file often names only one end.
-const TURN_ENDS: &[&str] = &["<|im_end|>", "<|eot_id|>", "<|eom_id|>"];
+/// Control tokens that end a turn or a text, though a GGUF file often names only one end.
+const ENDS: &[&str] =
+    &["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"];
 
 /// Reads the model at `path`: a GGUF file, a folder with one, or a folder with `config.json`.
 ///
@@ -107,7 +108,7 @@ fn gguf_text<S: Read + Seek>(
         let key = format!("tokenizer.ggml.{name}_token_id");
         stop_tokens.extend(gguf::token_id(gguf, &key, vocab)?);
     }
-    let ends = TURN_ENDS.iter().filter_map(|it| tokenizer.token(it));
+    let ends = ENDS.iter().filter_map(|it| tokenizer.token(it));
     stop_tokens.extend(ends.filter(|it| tokenizer.is_special(*it)));
     stop_tokens.sort_unstable();
     stop_tokens.dedup();
@@ -119,8 +120,13 @@ fn gguf_text<S: Read + Seek>(
             specials.insert(format!("{name}_token"), text);
         }
     }
-    let source = gguf.text(TEMPLATE)?;
-    let sources = source.map(|it| BTreeMap::from([("default".to_owned(), it.to_owned())]));
+    let mut sources = BTreeMap::new();
+    let tools = format!("{TEMPLATE}.{WITH_TOOLS}");
+    for (name, key) in [(DEFAULT, TEMPLATE), (WITH_TOOLS, &*tools)] {
+        let source = gguf.text(key)?.map(|it| (name.to_owned(), it.to_owned()));
+        sources.extend(source);
+    }
+    let sources = (!sources.is_empty()).then_some(sources);
     let template = sources.map(|it| ChatTemplate::new(it, specials)).transpose();
     let template = template.map_err(|it| Fault::new(TEMPLATE, it))?;
     Ok(TextSide { tokenizer, template, stop_tokens, bos: options.bos })

@@ -32,8 +32,9 @@ const TRIAL_STACK_BYTES: usize = 256 << 20;
 /// Messages of the longest conversation that is tried.
 const TRIAL_MESSAGES: usize = 40;
 
-const DEFAULT: &str = "default";
-const WITH_TOOLS: &str = "tool_use";
+pub(crate) const DEFAULT: &str = "default";
+/// Renders conversations with tools, where a model has it. Others are not used.
+pub(crate) const WITH_TOOLS: &str = "tool_use";
 
 /// The templates of a model. Clones share them.
 #[derive(Clone, Debug)]
@@ -113,7 +114,8 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(DEEP_MAX);
         python::add(&mut environment);
-        for (name, source) in sources {
+        let used = |it: &(String, String)| [DEFAULT, WITH_TOOLS].contains(&&*it.0);
+        for (name, source) in sources.into_iter().filter(used) {
             if TEMPLATE_BYTES_MAX < source.len() {
                 return Err(TemplateError::Endless);
             }

@@ -146,6 +146,13 @@ impl Inner {
                 after.push(eos);
             }
         }
+        let mut around = before.iter().chain(&after);
+        if let Some(beyond) = around.find(|it| options.vocab <= it.0 as usize) {
+            let (beyond, vocab) = (beyond.0, options.vocab);
+            let reason =
+                format_args!("{beyond}, which stands around a text, is no token of {vocab}");
+            return Err(Fault::new("post_processor", reason));
+        }
         Ok((before, after))
     }
 }

@@ -90,6 +90,19 @@ fn families_have_their_tensors() {
     }
 }
 
+/// Requests ask for it, logs and terminals show it.
+#[test]
+fn a_name_is_one_line() {
+    let name = |name: &str| {
+        let mut writer = tiny("llama");
+        writer.text("general.name", name);
+        read(&writer).unwrap().config.name
+    };
+    assert_eq!(name("My Model"), "My Model");
+    assert_eq!(name("two\nlines \x1b[2J"), "two lines  [2J");
+    assert_eq!((name(""), name(" ")), ("tiny".to_owned(), "tiny".to_owned()));
+}
+
 /// Llama files hold the query and key rows of a head in pairs; other families as they are.
 #[test]
 fn query_and_key_rows_are_in_rotate_half_order() {
@@ -144,6 +157,11 @@ fn left_over_and_misshapen_tensors_are_named() {
     let mut writer = tiny("llama");
     writer.f32_tensor("blk.0.attn_sinks.weight", &[2], &[0.0; 2]);
     fails(&writer, "\"blk.0.attn_sinks.weight\" has no place");
+
+    // Names of another format are no second way to say it.
+    let mut writer = tiny("llama");
+    writer.f32_tensor("norm.weight", &[HIDDEN], &[0.0; 8]);
+    fails(&writer, "\"norm.weight\": has the name of another format");
 
     let mut writer = tiny("llama");
     writer.f32_tensor("blk.2.attn_norm.weight", &[HIDDEN], &[0.0; 8]);

@@ -65,7 +65,24 @@ fn newer_writers_nest_the_rotary_fields() {
     nested["rope_theta"] = Value::Null;
     parameters["rope_theta"] = json!(500_000.0);
     nested["rope_parameters"] = parameters;
-    assert_eq!(read(nested).unwrap().rope, read(llama()).unwrap().rope);
+    assert_eq!(read(nested.clone()).unwrap().rope, read(llama()).unwrap().rope);
+    // Both places, for readers old and new, as long as they say the same.
+    nested["rope_scaling"] = llama()["rope_scaling"].take();
+    assert_eq!(read(nested.clone()).unwrap().rope, read(llama()).unwrap().rope);
+    nested["rope_parameters"] = json!({ "rope_theta": 500_000.0, "rope_type": "default" });
+    assert!(read(nested).unwrap_err().contains("rope_parameters: differs"));
+}
+
+#[test]
+fn the_newer_name_of_the_rotary_kind_counts() {
+    let scaling = |kinds: Value| {
+        let rope = read(with(json!({ "rope_scaling": kinds }))).unwrap().rope;
+        rope.factors.first().copied()
+    };
+    assert_eq!(scaling(json!({ "type": "linear", "factor": 2.0 })), Some(2.0));
+    let both = json!({ "type": "default", "rope_type": "linear", "factor": 2.0 });
+    assert_eq!(scaling(both), Some(2.0));
+    assert_eq!(scaling(json!({ "type": "linear", "rope_type": "default" })), None);
 }
 
 #[test]

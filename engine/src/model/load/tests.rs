@@ -5,6 +5,7 @@ use super::*;
 use crate::model::from_gguf::tests::tiny;
 use crate::model::gguf::Value;
 use crate::model::gguf::tests::Writer;
+use crate::text::template::Chat;
 
 const TEMPLATE: &str = "{{ bos_token }}{{ messages[0].content }}";
 
@@ -74,6 +75,40 @@ fn each_mistake_names_its_file() {
     let short = &file[..file.len() - 40];
     let dir = folder(&[("x.gguf", short)]);
     fails(&dir.path().join("x.gguf"), "truncated");
+}
+
+/// Files name one end; others are known by their names, where they are control tokens.
+#[test]
+fn ends_are_known_by_their_names() {
+    let mut writer = whole();
+    writer.values.retain(|it| it.0 != "tokenizer.ggml.tokens");
+    let tokens = ["a", "b", "ab", "c", "d", "e", "<|end|>", "<s>", "</s>", "<|endoftext|>"];
+    let tokens = tokens.iter().map(|it| Value::Text((*it).into())).collect();
+    writer.set("tokenizer.ggml.tokens", Value::Array(tokens));
+    let dir = folder(&[("x.gguf", &writer.file())]);
+    // The first is an ordinary token.
+    assert_eq!(load(dir.path()).unwrap().stop_tokens, [TokenId(8), TokenId(9)]);
+}
+
+#[test]
+fn a_file_may_have_a_template_for_tools() {
+    let mut writer = whole();
+    writer.text("tokenizer.chat_template.tool_use", "{{ tools | length }} tools");
+    let dir = folder(&[("x.gguf", &writer.file())]);
+    let template = load(dir.path()).unwrap().template.unwrap();
+    let messages = serde_json::json!([{ "role": "user", "content": "a" }]);
+    let prompt = |tools| {
+        let chat = Chat {
+            messages: &messages,
+            tools,
+            add_generation_prompt: true,
+            continue_final: false,
+            kwargs: None,
+        };
+        template.render(&chat, 0).unwrap()
+    };
+    assert_eq!(prompt(None), "<s>a");
+    assert_eq!(prompt(Some(&serde_json::json!([{}]))), "1 tools");
 }
 
 #[test]

@@ -102,6 +102,19 @@ impl Python {
 }
 
 impl Formatter for Python {
+    /// The digits are the same, the exponent has a sign and at least two.
+    fn write_f64<W: ?Sized + Write>(&mut self, out: &mut W, value: f64) -> Result<()> {
+        let written = format!("{value:?}");
+        let Some((digits, exponent)) = written.split_once('e') else {
+            return out.write_all(written.as_bytes());
+        };
+        let (sign, exponent) = match exponent.strip_prefix('-') {
+            Some(it) => ('-', it),
+            None => ('+', exponent),
+        };
+        write!(out, "{digits}e{sign}{exponent:0>2}")
+    }
+
     fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> Result<()> {
         self.open(out, b'[')
     }
@@ -145,11 +158,12 @@ impl Formatter for Python {
         out: &mut W,
         fragment: &str,
     ) -> Result<()> {
-        if !self.ascii || fragment.is_ascii() {
+        const DELETE: u8 = 0x7f;
+        if !self.ascii || fragment.bytes().all(|it| it < DELETE) {
             return out.write_all(fragment.as_bytes());
         }
         for unit in fragment.encode_utf16() {
-            match u8::try_from(unit).ok().filter(u8::is_ascii) {
+            match u8::try_from(unit).ok().filter(|it| *it < DELETE) {
                 Some(it) => out.write_all(&[it])?,
                 None => write!(out, "\\u{unit:04x}")?,
             }

@@ -107,6 +107,10 @@ fn json_looks_as_python_writes_it() {
     check("{{ messages[0] | tojson(indent=2) }}", lines);
     check("{{ messages[0] | tojson(2) }}", lines);
     check("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}", r#"{"a": 2, "b": 1}"#);
+    check("{{ '\x7f' | tojson }}{{ '\x7f' | tojson(ensure_ascii=true) }}", "\"\x7f\"\"\\u007f\"");
+    let floats = json!([1e-7, 1e16, -1.5e300, 1e15, 0.0001, 0.1, 100.0, -0.0]);
+    let shown = "[1e-07, 1e+16, -1.5e+300, 1000000000000000.0, 0.0001, 0.1, 100.0, -0.0]";
+    self::check("{{ messages | tojson }}", floats, shown);
 }
 
 #[test]

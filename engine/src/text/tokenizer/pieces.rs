@@ -93,11 +93,12 @@ fn spelling(decoder: &Value) -> Result<(Spelling, bool), Fault> {
     }
     let mut spelling = None;
     let mut byte_tokens = false;
+    let mut fused = false;
     let mut invents_space = false;
     for step in steps {
         match step["type"].as_str().unwrap_or_default() {
             "ByteLevel" => spelling = Some(Spelling::Bytes),
-            "Metaspace" => {
+            "Metaspace" if step["replacement"].as_str().is_none_or(|it| it == "\u{2581}") => {
                 spelling = Some(Spelling::Spaces { byte_tokens: false });
                 let never = step["prepend_scheme"] == "never" || step["add_prefix_space"] == false;
                 invents_space |= !never;
@@ -106,8 +107,9 @@ fn spelling(decoder: &Value) -> Result<(Spelling, bool), Fault> {
                 spelling = Some(Spelling::Spaces { byte_tokens: false });
             }
             "ByteFallback" => byte_tokens = true,
-            "Fuse" => {}
-            "Strip" if step["content"] == " " && step["stop"] == 0 => {
+            "Fuse" => fused = true,
+            // Before that it would take a space off every token.
+            "Strip" if fused && step["content"] == " " && step["stop"] == 0 => {
                 invents_space |= step["start"] == 1;
             }
             other => {

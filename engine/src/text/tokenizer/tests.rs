@@ -138,6 +138,20 @@ fn a_text_of_its_own_gets_its_surroundings() {
 }
 
 #[test]
+fn what_stands_around_a_text_is_a_token() {
+    let mut json = spaces();
+    json["post_processor"]["special_tokens"]["<s>"]["ids"] = json!([300]);
+    let refused = |json: Value, options: &Options| {
+        let error = Tokenizer::new(json, options, &mut Vec::new()).expect_err("300 are too many");
+        let error = error.at("tokenizer.json".as_ref()).to_string();
+        assert!(error.contains("300, which stands around a text, is no token of 300"), "{error}");
+    };
+    let options = Options { vocab: 300, ..Options::default() };
+    refused(json, &options);
+    refused(spaces(), &Options { bos: Some(TokenId(300)), add_bos: Some(true), ..options });
+}
+
+#[test]
 fn a_text_is_neither_cut_nor_filled() {
     let mut json = byte_level();
     json["truncation"] = json!({
@@ -171,6 +185,13 @@ fn what_is_not_supported_is_named() {
     fails(|it| it["normalizer"] = json!({ "type": "Lowercase" }), "\"Lowercase\"");
     fails(|it| it["decoder"] = json!({ "type": "WordPiece" }), "\"WordPiece\"");
     fails(|it| it["decoder"] = Value::Null, "decoder");
+    let other = json!({ "type": "Metaspace", "replacement": "_", "prepend_scheme": "always" });
+    fails(|it| it["decoder"] = other.clone(), "\"Metaspace\"");
+    let unfused = json!({ "type": "Sequence", "decoders": [
+        { "type": "Replace", "pattern": { "String": "▁" }, "content": " " },
+        { "type": "Strip", "content": " ", "start": 1, "stop": 0 }
+    ] });
+    fails(|it| it["decoder"] = unfused.clone(), "\"Strip\"");
     fails(|it| it["added_tokens"][0]["id"] = json!(7), "its id 7 becomes");
     fails(|it| it["added_tokens"][0]["content"] = json!(""), "is no token");
     let nested = json!({ "type": "Sequence", "pretokenizers": [{ "type": "Whitespace" }] });
