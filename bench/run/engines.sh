@@ -15,6 +15,7 @@ port=8211
 for pair in q4_1="$MODEL" ${LLAMA_MODELS:-}; do
     if [ -n "${LLAMA_SERVER:-}" ]; then
         name=llama.cpp-${pair%%=*}
+        unused "$port"
         start "$name" "$LLAMA_SERVER" -m "${pair#*=}" --host 127.0.0.1 --port "$port" -t 2 -np 16 -c 32768 --no-webui
         ready "$name" "http://127.0.0.1:$port/health"
         TARGETS+=(--target "$name=http://127.0.0.1:$port")

@@ -14,6 +14,7 @@ if [ -z "${ROUTER:-}" ]; then
 fi
 mkdir -p "$FOLDER"
 ulimit -n "$(ulimit -Hn)"
+unused 19001 19002 19100 19101 19200 19201 19300 19400 19500 19501 19510 19511
 
 start mock-a "$BIN/crossover-bench" hop mock 127.0.0.1:19001
 TARGETS=(--target "direct=127.0.0.1:19001@$PID")

@@ -23,6 +23,7 @@ else
 fi
 FILE=$(realpath "$FOLDER/calibration.json")
 HIGH=$(sed -n 's/.*"high": *\([0-9]*\).*/\1/p' "$FILE")
+: "${HIGH:?$FILE says no threshold}"
 router switch 8010 < <(printf 'kind = "switch"\nhigh = "auto"\ncalibration = "%s"\n' "$FILE")
 router spill 8011 < <(printf 'kind = "spill"\nhigh = "auto"\ncalibration = "%s"\n' "$FILE")
 router marginal 8012 < <(printf 'kind = "marginal"\ncalibration = "%s"\n' "$FILE")
@@ -51,7 +52,8 @@ if [ -n "$ALL_CORES" ]; then
     engine one "${ONE[@]}" --draft-until "${UNTIL[@]}"
     TARGETS+=(--target "one=$(at 8103)" --metrics "$(at 8103)/metrics")
 fi
-if command -v haproxy > "$RUN/haproxy.path"; then
+# To HAProxy 0 connections at most are as many as come.
+if [ "$HIGH" -gt 0 ] && command -v haproxy > "$RUN/haproxy.path"; then
     PORT=$((8013 + ${SHIFT:-0}))
     unused "$PORT"
     cat > "$RUN/haproxy.cfg" << END

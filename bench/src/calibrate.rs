@@ -1,9 +1,12 @@
 //! Finds the crossover of a pair and writes the file that router and engine read.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use router::calibration::{self, Identity};
 use router::config::Role;
+use serde_json::Value;
 
 use crate::calibration::{File, Key};
 use crate::client::{Ask, Client, Target};
@@ -11,6 +14,7 @@ use crate::clock::{self, Clock};
 use crate::load::closed::Closed;
 use crate::prompts::{self, Set};
 use crate::report;
+use crate::sample::failures_told;
 use crate::target;
 
 pub mod confidence;
@@ -59,7 +63,7 @@ pub struct Args {
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(2..=100))]
     pub repeats_max: u32,
     /// When it is sure: a chance between 0.5 and 1.
-    #[arg(long, default_value_t = 0.95)]
+    #[arg(long, default_value_t = 0.95, value_parser = parse_chance)]
     pub sure: f64,
     /// Requests of one run: this many times what is in flight, and at least `--requests-min`. A run
     /// of once what is in flight would be counted only until the luckiest answer ends, and be
@@ -71,7 +75,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "chat")]
     pub prompts: Set,
     /// Tokens of each answer.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub tokens: u32,
     /// Let answers end where they end, with so many tokens at most. What comes after an end is hard
     /// to guess, so without this a head looks worse than it is on chat.
@@ -82,19 +86,16 @@ pub struct Args {
     pub allow_remote: bool,
 }
 
+fn parse_chance(text: &str) -> Result<f64, String> {
+    let chance = text.parse().ok().filter(|it: &f64| 0.5 < *it && *it < 1.0);
+    chance.ok_or_else(|| format!("{text:?} is not a chance between 0.5 and 1"))
+}
+
 /// Measures, writes and says what was found.
 pub async fn run(args: &Args) -> Result<(), String> {
+    can_be_written(args)?;
     let mut pair = Pair::connect(args).await?;
-    let info = pair.client.info(&pair.targets[0]).await;
-    let part = |flag: &str, field: &str| match flag {
-        "" => info[field].as_str().unwrap_or_default().to_owned(),
-        given => given.to_owned(),
-    };
-    let key = Key {
-        model: pair.targets[0].model.clone(),
-        quantisation: part(&args.quantisation, "quantisation"),
-        device: part(&args.device, "device"),
-    };
+    let key = pair.key().await?;
     if args.one {
         let depth = pair.depth().await?.unwrap_or_default();
         return keep(args, key, File::of(Vec::new(), Vec::new()), Some(depth));
@@ -103,7 +104,7 @@ pub async fn run(args: &Args) -> Result<(), String> {
         ladder: usual_ladder(args.in_flight_max),
         repeats_min: args.repeats_min,
         repeats_max: args.repeats_max.max(args.repeats_min),
-        sure: args.sure.clamp(0.5, 1.0),
+        sure: args.sure,
     };
     if !args.again
         && let Some(high) = standing(&args.out, &key)
@@ -133,15 +134,63 @@ fn keep(args: &Args, key: Key, file: File, depth: Option<depth::Table>) -> Resul
     let found = depth.as_deref().map(depth::sentence);
     let depth = depth.unwrap_or_default();
     let file = File { key, measured: clock::utc(), depth, ..file };
-    let written = std::fs::write(&args.out, file.text());
+    if !args.one {
+        // A router would refuse it and keep what it has: no reason to lose what is there.
+        file.read_by_router().map_err(|why| format!("found what no router takes: {why}"))?;
+    }
+    let (place, made) = places(&args.out);
+    let written = fs::write(&made, file.text()).and_then(|()| fs::rename(&made, &place));
     written.map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
     found.iter().for_each(|it| report::show(it));
     Ok(())
 }
 
+/// Where the file is, whatever links to it, and where it is written: whole, then renamed, since a
+/// router that reloads meanwhile must read the old file or the new one.
+fn places(path: &Path) -> (PathBuf, PathBuf) {
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut made = place.clone().into_os_string();
+    made.push(".new");
+    (place, made.into())
+}
+
+/// Told before a quarter of an hour is spent on what cannot be kept, or replaces more than it is.
+fn can_be_written(args: &Args) -> Result<(), String> {
+    let at = args.out.display();
+    let (place, made) = places(&args.out);
+    if place.exists() && !place.is_file() {
+        return Err(format!("cannot write {at}: it is not a file"));
+    }
+    let tried = fs::write(&made, "").and_then(|()| fs::remove_file(&made));
+    tried.map_err(|error| format!("cannot write {at}: {error}"))?;
+    let has_curves = || {
+        let file: File = serde_json::from_str(&fs::read_to_string(&args.out).ok()?).ok()?;
+        Some(file.curves.values().any(|it| !it.is_empty()))
+    };
+    if args.one && !args.again && has_curves() == Some(true) {
+        return Err(format!(
+            "{at} has the curves of a pair, which --one would lose: give another --out, or --again"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a router would use a file with this key for such an instance; the error is why not.
+fn usable(key: &Key, info: &Value) -> Result<(), String> {
+    let told = |field: &str| info[field].as_str().map(str::to_owned);
+    let identity =
+        Identity { models: None, quantisation: told("quantisation"), device: told("device") };
+    let Key { model, quantisation, device } = key.clone();
+    let key = calibration::Key { model, quantisation, device };
+    match key.mismatch(&identity) {
+        Some(why) => Err(format!("the file {why}; no router would take it")),
+        None => Ok(()),
+    }
+}
+
 /// The threshold of a file that was made for the same key.
 fn standing(path: &Path, key: &Key) -> Option<u32> {
-    let file: File = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+    let file: File = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
     file.read_by_router().ok()?;
     (file.key == *key).then_some(file.threshold?.high)
 }
@@ -153,6 +202,8 @@ struct Pair {
     args: Args,
     /// Prompts used so far; an instance sees none twice, and both see the same.
     prompts: [u32; 2],
+    /// Another calibration of the same instances has another number.
+    salt: u64,
 }
 
 impl Pair {
@@ -174,7 +225,31 @@ impl Pair {
             }
             return Err(why);
         }
-        Ok(Self { client, targets, args: args.clone(), prompts: [0, 0] })
+        Ok(Self { client, targets, args: args.clone(), prompts: [0, 0], salt: clock::unix_ns() })
+    }
+
+    /// What is given, or else what the instances say.
+    async fn key(&self) -> Result<Key, String> {
+        let [first, second] = &self.targets;
+        let infos = [self.client.info(first).await, self.client.info(second).await];
+        let part = |flag: &str, field: &str| match flag {
+            "" => infos[0][field].as_str().unwrap_or_default().to_owned(),
+            given => given.to_owned(),
+        };
+        let device = Key { device: part(&self.args.device, "device"), ..Key::default() };
+        let mut key = Key {
+            model: first.model.clone(),
+            quantisation: part(&self.args.quantisation, "quantisation"),
+            ..device.clone()
+        };
+        if self.args.device.is_empty() && usable(&device, &infos[1]).is_err() {
+            report::progress("The instances have unlike devices: the file's key names none.");
+            key.device.clear();
+        }
+        for (target, info) in self.targets.iter().zip(&infos) {
+            usable(&key, info).map_err(|why| format!("{}: {why}", target.name))?;
+        }
+        Ok(key)
     }
 
     /// Drafts by load; nothing where the instance makes none.
@@ -200,8 +275,9 @@ impl Pair {
     /// Prompts that the instance has not seen, for `requests` requests.
     fn fresh(&mut self, at: usize, requests: u32) -> Like {
         let first = self.prompts[at];
-        self.prompts[at] += requests;
-        Like { requests, first, drafts_max: None, cache_salt: None }
+        self.prompts[at] = first.wrapping_add(requests);
+        // What an earlier calibration left in a prefix cache would favour one of the two.
+        Like { requests, first, drafts_max: None, cache_salt: self.salt.to_string() }
     }
 
     async fn run(&self, at: usize, in_flight: u32, like: Like) -> Result<f64, String> {
@@ -209,23 +285,22 @@ impl Pair {
         let ignore_eos = !self.args.natural_ends;
         let Like { requests, first, drafts_max, cache_salt } = like;
         let ask = move |index| Ask {
-            prompt: first + index,
-            text: prompts::prompt(set, first + index),
+            prompt: first.wrapping_add(index),
+            text: prompts::prompt(set, first.wrapping_add(index)),
             tokens_max,
             temperature: 0.0,
-            seed: u64::from(first + index),
+            seed: u64::from(first.wrapping_add(index)),
             ignore_eos,
             drafts_max,
-            cache_salt: cache_salt.clone(),
+            cache_salt: Some(cache_salt.clone()),
         };
         let closed = Closed { concurrency: in_flight, requests };
         let run = closed.run(&self.client, &self.targets[at], ask).await;
-        match run.failures() {
-            0 => Ok(run.tokens_per_second()),
-            failed => Err(format!(
-                "{} failed {failed} of {requests} requests with {in_flight} in flight",
-                self.targets[at].name
-            )),
+        match failures_told(&run.samples) {
+            None => Ok(run.tokens_per_second()),
+            Some(why) => {
+                Err(format!("{}: {why}, with {in_flight} in flight", self.targets[at].name))
+            }
         }
     }
 }
@@ -236,7 +311,7 @@ struct Like {
     requests: u32,
     first: u32,
     drafts_max: Option<u32>,
-    cache_salt: Option<String>,
+    cache_salt: String,
 }
 
 impl Drafting for Pair {
@@ -250,7 +325,7 @@ impl Drafting for Pair {
             requests: self.requests(in_flight),
             first: repeat * self.args.in_flight_max.saturating_mul(self.args.requests_each),
             drafts_max: Some(drafts),
-            cache_salt: Some(format!("{}-{drafts}-{in_flight}-{repeat}", std::process::id())),
+            cache_salt: format!("{}-{drafts}-{in_flight}-{repeat}", self.salt),
         };
         let total = self.run(0, in_flight, like).await?;
         report::progress(&format!(

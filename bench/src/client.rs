@@ -4,8 +4,10 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
+use reqwest::redirect;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::clock::Clock;
 use crate::events::Events;
@@ -34,8 +36,18 @@ pub struct Client {
     clock: Clock,
 }
 
-/// A stream that has told nothing for this long is broken.
+/// A stream that has told nothing for this long is broken; comments tell nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// A request that has not ended by then is broken, whatever its stream still tells.
+const REQUEST_MAX: Duration = Duration::from_secs(3600);
+
+/// How long the end of the body may come after the end mark. Whoever leaves before it loses the
+/// connection, and looks to a server like one who gave up.
+const REST_MAX: Duration = Duration::from_millis(100);
+
+/// Where servers put what a model writes; the latter two are of models that think first.
+const TEXTS: [&str; 3] = ["content", "reasoning_content", "reasoning"];
 
 /// For questions that are answered at once.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -44,6 +56,8 @@ impl Client {
     pub fn new(clock: Clock) -> Self {
         let http = reqwest::Client::builder()
             .no_proxy()
+            // A redirection leads to what nobody asked to measure, and off this machine perhaps.
+            .redirect(redirect::Policy::none())
             .connect_timeout(Duration::from_secs(5))
             .read_timeout(SILENCE_MAX)
             .pool_idle_timeout(Duration::from_secs(3))
@@ -61,7 +75,10 @@ impl Client {
     pub async fn text(&self, url: &str) -> Result<String, String> {
         let fail = |error: reqwest::Error| format!("{url}: {}", error.without_url());
         let answer = self.http.get(url).timeout(ANSWER_MAX).send().await.map_err(fail)?;
-        answer.error_for_status().map_err(fail)?.text().await.map_err(fail)
+        match answer.status() {
+            status if status.is_success() => answer.text().await.map_err(fail),
+            status => Err(format!("{url}: {status}")),
+        }
     }
 
     /// The name of the first model that the target serves.
@@ -113,6 +130,7 @@ impl Client {
         let mut request = self
             .http
             .post(format!("{}/v1/chat/completions", target.url))
+            .timeout(REQUEST_MAX)
             .json(&body(&target.model, ask));
         for (name, value) in &target.headers {
             request = request.header(name, value);
@@ -120,7 +138,9 @@ impl Client {
         if let Ok(answer) = request.send().await {
             self.read(answer, &mut sample).await;
         }
-        sample.end_ms = self.clock.ms();
+        if sample.outcome != Outcome::Done {
+            sample.end_ms = self.clock.ms();
+        }
         sample
     }
 
@@ -138,25 +158,51 @@ impl Client {
         let mut bytes = answer.bytes_stream();
         let mut events = Events::default();
         let mut hash = DefaultHasher::new();
-        while let Some(Ok(chunk)) = bytes.next().await {
-            let Some(found) = events.push(&chunk) else { return };
+        let mut is_counted = false;
+        while let Some(found) = told(&mut bytes, &mut events).await {
             for event in found {
                 if event == "[DONE]" {
-                    sample.outcome = Outcome::Done;
+                    sample.end_ms = self.clock.ms();
                     sample.text = format!("{:016x}", hash.finish());
+                    if is_counted {
+                        sample.outcome = Outcome::Done;
+                    }
+                    let rest = async { while let Some(Ok(_)) = bytes.next().await {} };
+                    // Where it does not come, the connection is given up, and that is all.
+                    timeout(REST_MAX, rest).await.unwrap_or_default();
                     return;
                 }
                 let Ok(event) = serde_json::from_str::<Value>(&event) else { return };
-                if let Some(text) = event["choices"][0]["delta"]["content"].as_str()
-                    && !text.is_empty()
-                {
-                    sample.first_ms.get_or_insert_with(|| self.clock.ms());
-                    hash.write(text.as_bytes());
+                if !event["error"].is_null() {
+                    return;
                 }
-                take_usage(&event["usage"], sample);
+                for text in TEXTS.iter().filter_map(|it| event["choices"][0]["delta"][it].as_str())
+                {
+                    if !text.is_empty() {
+                        sample.first_ms.get_or_insert_with(|| self.clock.ms());
+                        hash.write(text.as_bytes());
+                    }
+                }
+                is_counted |= take_usage(&event["usage"], sample);
             }
         }
     }
+}
+
+/// The next events of a stream, at least one; `None` when it is over, broken or silent.
+async fn told<B: AsRef<[u8]>, E>(
+    bytes: &mut (impl Stream<Item = Result<B, E>> + Unpin),
+    events: &mut Events,
+) -> Option<Vec<String>> {
+    let next = async {
+        loop {
+            let found = events.push(bytes.next().await?.ok()?.as_ref())?;
+            if !found.is_empty() {
+                return Some(found);
+            }
+        }
+    };
+    timeout(SILENCE_MAX, next).await.ok().flatten()
 }
 
 fn body(model: &str, ask: &Ask) -> Value {
@@ -179,11 +225,15 @@ fn body(model: &str, ask: &Ask) -> Value {
     body
 }
 
-fn take_usage(usage: &Value, sample: &mut Sample) {
+/// Whether the event says how many tokens there are.
+fn take_usage(usage: &Value, sample: &mut Sample) -> bool {
     let count = |value: &Value| value.as_u64().and_then(|it| u32::try_from(it).ok());
-    if let Some(tokens) = count(&usage["completion_tokens"]) {
-        sample.tokens = tokens;
-        sample.prompt_tokens = count(&usage["prompt_tokens"]).unwrap_or(0);
-        sample.accepted = count(&usage["completion_tokens_details"]["accepted_prediction_tokens"]);
-    }
+    let Some(tokens) = count(&usage["completion_tokens"]) else { return false };
+    sample.tokens = tokens;
+    sample.prompt_tokens = count(&usage["prompt_tokens"]).unwrap_or(0);
+    sample.accepted = count(&usage["completion_tokens_details"]["accepted_prediction_tokens"]);
+    true
 }
+
+#[cfg(test)]
+mod tests;

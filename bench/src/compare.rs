@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long, default_value = "http://127.0.0.1:8102")]
     pub throughput: String,
     /// What HAProxy sends to the speculative instance before it uses the other.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub high: u32,
     /// Peers to compare with.
     #[arg(
@@ -93,7 +93,7 @@ pub async fn run(mut args: Args) -> Result<(), String> {
     let results = sweep::measure(targets, &args.load).await?;
     report::show(&format!("{}\n{}", report::table(&results), ratios(&results)));
     drop(running);
-    Ok(())
+    sweep::some_done(&results)
 }
 
 const OURS: &str = "crossover";
@@ -117,10 +117,16 @@ fn ratios(results: &Results) -> String {
                     (results.median(OURS, load, value), results.median(peer, load, value));
                 if 0.0 < theirs { format!("{:.2}", ours / theirs) } else { "-".to_owned() }
             };
-            text.push_str(&format!(" {} / {} |", ratio(|it| it.total), ratio(|it| it.each)));
+            let failed = results.failures(OURS, load) + results.failures(peer, load);
+            let mark = if failed == 0 { "" } else { " !" };
+            let (total, each) = (ratio(|it| it.total), ratio(|it| it.each));
+            text.push_str(&format!(" {total} / {each}{mark} |"));
         }
     }
-    text.push_str("\n\nOurs over theirs: total tok/s / median tok/s of a request.\n");
+    text.push_str(
+        "\n\nOurs over theirs: total tok/s / median tok/s of a request. With ! some requests \
+         failed.\n",
+    );
     text
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::machine::Origin;
 use crate::report;
+use crate::simulate::parse_seconds;
 use crate::stats::{median, quantile};
 
 mod measure;
@@ -30,9 +31,9 @@ enum What {
         #[command(flatten)]
         targets: Targets,
         /// Requests a second of all targets together
-        #[arg(long, default_value_t = 400.0)]
+        #[arg(long, default_value_t = 400.0, value_parser = parse_rate)]
         rate: f64,
-        #[arg(long, default_value_t = 10.0)]
+        #[arg(long, default_value_t = 10.0, value_parser = parse_seconds)]
         seconds: f64,
         /// Bytes of the prompt
         #[arg(long, default_value_t = 64)]
@@ -42,21 +43,37 @@ enum What {
     Saturate {
         #[command(flatten)]
         targets: Targets,
-        #[arg(long, default_value_t = 16)]
-        connections: usize,
-        #[arg(long, default_value_t = 3.0)]
+        #[arg(
+            long,
+            default_value_t = 16,
+            value_parser = clap::value_parser!(u32).range(1..=65_536)
+        )]
+        connections: u32,
+        #[arg(long, default_value_t = 3.0, value_parser = parse_seconds)]
         seconds: f64,
     },
     /// Lateness of pieces and memory of open streams
     Stream {
         #[command(flatten)]
         targets: Targets,
-        #[arg(long, default_value_t = 500)]
-        streams: usize,
-        #[arg(long, default_value_t = 50)]
+        #[arg(
+            long,
+            default_value_t = 500,
+            value_parser = clap::value_parser!(u32).range(1..=65_536)
+        )]
+        streams: u32,
+        #[arg(
+            long,
+            default_value_t = 50,
+            value_parser = clap::value_parser!(u32).range(1..=65_536)
+        )]
         pieces: u32,
         /// Milliseconds between pieces
-        #[arg(long, default_value_t = 100)]
+        #[arg(
+            long,
+            default_value_t = 100,
+            value_parser = clap::value_parser!(u32).range(1..=60_000)
+        )]
         every: u32,
         /// Milliseconds in which the streams begin, one after the other
         #[arg(long, default_value_t = 1000)]
@@ -70,7 +87,7 @@ struct Targets {
     #[arg(long = "target", required = true, value_parser = parse)]
     targets: Vec<Target>,
     /// How often everything is measured
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 }
 
@@ -80,6 +97,11 @@ struct Target {
     name: String,
     address: SocketAddr,
     pids: Vec<String>,
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|it: &f64| (0.001..=1e6).contains(it));
+    rate.ok_or_else(|| format!("{text:?} is not a rate from 0.001 to 1000000"))
 }
 
 fn parse(text: &str) -> Result<Target, String> {
@@ -150,7 +172,7 @@ async fn latency(args: &Targets, rate: f64, seconds: f64, size: usize) -> Result
     Ok(table)
 }
 
-async fn saturate(args: &Targets, connections: usize, seconds: f64) -> Result<String, String> {
+async fn saturate(args: &Targets, connections: u32, seconds: f64) -> Result<String, String> {
     let mut found = vec![(Vec::new(), Vec::new()); args.targets.len()];
     for _ in 0..args.rounds {
         for (target, found) in args.targets.iter().zip(&mut found) {

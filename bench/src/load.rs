@@ -24,7 +24,8 @@ impl Run {
     pub fn tokens_per_second_of(&self, of: impl Fn(&Sample) -> bool) -> f64 {
         let (start, end) = self.counted_ms;
         let samples = self.samples.iter().filter(|it| of(it));
-        let tokens: f64 = samples.map(|it| it.tokens_within(start, end)).sum();
+        // Folded from plain zero: the sum of nothing is minus zero, which tables would show.
+        let tokens = samples.map(|it| it.tokens_within(start, end)).fold(0.0, |sum, it| sum + it);
         if start < end { tokens * 1e3 / (end - start) } else { 0.0 }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 
 use crate::cell::Cell;
 use crate::machine::Origin;
@@ -39,22 +40,21 @@ impl Results {
         let values: Vec<f64> = self.cells_of(target, load).map(value).collect();
         stats::median(&values).unwrap_or(0.0)
     }
+
+    /// Requests of all rounds that failed.
+    pub fn failures(&self, target: &str, load: &str) -> usize {
+        self.cells_of(target, load).map(Cell::failures).sum()
+    }
 }
 
-/// A line while one waits.
+/// A line while one waits. That nobody reads it any more is no reason to stop.
 pub fn progress(line: &str) {
-    #[expect(clippy::print_stderr, reason = "progress is for the person who waits")]
-    {
-        eprintln!("{line}");
-    }
+    writeln!(io::stderr(), "{line}").unwrap_or_default();
 }
 
-/// What was asked for.
+/// What was asked for; likewise.
 pub fn show(text: &str) {
-    #[expect(clippy::print_stdout, reason = "the result is what was asked for")]
-    {
-        println!("{text}");
-    }
+    writeln!(io::stdout(), "{text}").unwrap_or_default();
 }
 
 /// Two markdown tables: speeds, then times and what else went on.
@@ -77,7 +77,12 @@ fn speeds(results: &Results) -> String {
             let total = stats::median(&totals).unwrap_or(0.0);
             let each = results.median(target, load, |it| it.each);
             let spread = stats::spread(&totals).unwrap_or(0.0) * 100.0;
-            text.push_str(&format!(" {total:.0} / {each:.0} (±{spread:.0} %) |"));
+            // Who refuses is soon free again: its figures are no speeds of what was asked.
+            let failed = match results.failures(target, load) {
+                0 => String::new(),
+                failed => format!(", {failed} failed"),
+            };
+            text.push_str(&format!(" {total:.0} / {each:.0} (±{spread:.0} %{failed}) |"));
         }
     }
     let failed = results.samples.iter().filter(|it| it.outcome != Outcome::Done).count();

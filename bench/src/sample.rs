@@ -1,5 +1,7 @@
 //! What one request did, as it is kept in the raw lines of a result.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// How a request ended.
@@ -11,8 +13,25 @@ pub enum Outcome {
     Shed,
     /// Any other refusal, or no answer.
     Error,
-    /// The stream ended without its end mark.
+    /// The stream ended without its end mark, told an error, or did not say how many tokens it has.
     Broken,
+}
+
+/// Why requests failed, and how many did so: `2 of 6 requests failed (status 503: 1, cut off: 1)`;
+/// `None` when none did.
+pub fn failures_told(samples: &[Sample]) -> Option<String> {
+    let why = |sample: &Sample| match sample.outcome {
+        Outcome::Done => None,
+        Outcome::Broken => Some("no proper end".to_owned()),
+        Outcome::Shed | Outcome::Error if sample.status == 0 => Some("no answer".to_owned()),
+        Outcome::Shed | Outcome::Error => Some(format!("status {}", sample.status)),
+    };
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    samples.iter().filter_map(why).for_each(|why| *counts.entry(why).or_default() += 1);
+    let failed: usize = counts.values().sum();
+    let whys: Vec<String> = counts.iter().map(|(why, count)| format!("{why}: {count}")).collect();
+    let told = || format!("{failed} of {} requests failed ({})", samples.len(), whys.join(", "));
+    (0 < failed).then(told)
 }
 
 /// One request. Times are milliseconds since the run began.
@@ -66,7 +85,7 @@ impl Sample {
         let at_first = if start_ms <= first && first < end_ms { 1.0 } else { 0.0 };
         let span = self.end_ms - first;
         if self.tokens < 2 || span <= 0.0 {
-            return at_first * f64::from(self.tokens.min(1));
+            return at_first * f64::from(self.tokens);
         }
         let overlap = (self.end_ms.min(end_ms) - first.max(start_ms)).max(0.0);
         at_first + f64::from(self.tokens - 1) * overlap / span

@@ -72,10 +72,10 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "0.5", value_parser = parse_share)]
     pub share: Vec<f64>,
     /// A partition of x times the size is x to this power as fast.
-    #[arg(long, default_value_t = 0.8)]
+    #[arg(long, default_value_t = 0.8, value_parser = parse_part)]
     pub exponent: f64,
     /// What not drafting costs an engine that could: a share of its speed.
-    #[arg(long, default_value_t = 0.01)]
+    #[arg(long, default_value_t = 0.01, value_parser = parse_part)]
     pub idle_cost: f64,
     /// The shortest time between two changes of mode under `switch`.
     #[arg(long, default_value_t = 1000)]
@@ -109,6 +109,11 @@ fn parse_swing(text: &str) -> Result<(u32, u32, f64), String> {
 fn parse_share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|it: &f64| 0.0 < *it && *it < 1.0);
     share.ok_or_else(|| format!("{text:?} is not a share between 0 and 1"))
+}
+
+fn parse_part(text: &str) -> Result<f64, String> {
+    let part = text.parse().ok().filter(|it: &f64| (0.0..=1.0).contains(it));
+    part.ok_or_else(|| format!("{text:?} is not a number from 0 to 1"))
 }
 
 /// A number of seconds above 0.

@@ -1,14 +1,15 @@
 //! Loads several targets in turns, round after round, and keeps what it saw.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::arrivals::Shape;
+use crate::arrivals::{Arrivals, Shape};
 use crate::cell::{Cell, Place, Promise};
 use crate::client::{Ask, Client, Target};
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::lengths::Lengths;
 use crate::load::Run;
 use crate::load::closed::Closed;
@@ -16,7 +17,7 @@ use crate::load::open::Open;
 use crate::machine::{self, Origin};
 use crate::prompts::{Prompts, Set};
 use crate::report::{self, Results};
-use crate::sample::Sample;
+use crate::sample::{Outcome, Sample, failures_told};
 use crate::{scrape, target};
 
 /// What to measure.
@@ -34,7 +35,11 @@ pub struct Args {
 pub struct LoadArgs {
     /// Closed loops: requests in flight, in the order measured
     /// [default: 1,2,4,8,16 if there are no --arrivals]
-    #[arg(long, value_delimiter = ',')]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=65_536)
+    )]
     pub concurrency: Vec<u32>,
     /// An open loop: poisson:RATE, bursts:RATExSIZE, square:LOW-HIGH@HERTZ or trace:FILE; may be
     /// given several times
@@ -44,13 +49,17 @@ pub struct LoadArgs {
     #[arg(long, default_value_t = 30.0, value_parser = crate::simulate::parse_seconds)]
     pub seconds: f64,
     /// What this client keeps open at most in an open loop; beyond it, it sends late.
-    #[arg(long, default_value_t = 512)]
-    pub in_flight_max: usize,
+    #[arg(
+        long,
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..=65_536)
+    )]
+    pub in_flight_max: u32,
     /// How often everything is measured.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Requests of one closed step: this many times its concurrency, and at least `--requests-min`.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub requests_each: u32,
     #[arg(long, default_value_t = 6)]
     pub requests_min: u32,
@@ -59,8 +68,8 @@ pub struct LoadArgs {
     /// A prompt a line, instead of a built-in set; a line may be a JSON string.
     #[arg(long)]
     pub prompts_file: Option<PathBuf>,
-    /// Send all targets the same prompts within a round, each with a `cache_salt` of its own, so
-    /// that none finds what another left in a prefix cache; vLLM and Crossover know that field.
+    /// Send all targets the same prompts within a round. Servers that know no `cache_salt` (vLLM
+    /// and Crossover do) may then answer one target from what another left in a prefix cache.
     #[arg(long)]
     pub same_prompts: bool,
     /// Tokens asked of each request: N, LOW-HIGH or tail:MEAN.
@@ -120,15 +129,25 @@ impl Load {
 pub async fn run(args: Args) -> Result<(), String> {
     let results = measure(args.targets, &args.load).await?;
     report::show(&report::table(&results));
-    Ok(())
+    some_done(&results)
+}
+
+/// An error when there is nothing behind the figures.
+pub fn some_done(results: &Results) -> Result<(), String> {
+    let is_done = results.samples.iter().any(|it| it.outcome == Outcome::Done);
+    if is_done { Ok(()) } else { Err(failures_told(&results.samples).unwrap_or_default()) }
 }
 
 /// Writes the folder, where one was asked for.
 fn keep(results: &Results, args: &LoadArgs) -> Result<(), String> {
-    let Some(folder) = &args.out else { return Ok(()) };
-    let folder = PathBuf::from(folder.replace("{date}", results.origin.day()));
+    let Some(folder) = folder(results, args) else { return Ok(()) };
     report::folder::write(&folder, results)
         .map_err(|error| format!("cannot write {}: {error}", folder.display()))
+}
+
+fn folder(results: &Results, args: &LoadArgs) -> Option<PathBuf> {
+    let folder = args.out.as_ref()?;
+    Some(PathBuf::from(folder.replace("{date}", results.origin.day())))
 }
 
 /// Measures every target under every load in every round, and keeps it as it goes.
@@ -145,12 +164,20 @@ pub async fn measure(targets: Vec<Target>, args: &LoadArgs) -> Result<Results, S
         cells: Vec::new(),
         samples: Vec::new(),
     };
+    if let Some(folder) = folder(&results, args) {
+        // What cannot be kept is not measured.
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    }
     bar.tick();
     for round in 0..args.rounds {
         for load in 0..sweep.loads.len() {
             for target in 0..sweep.targets.len() {
                 let (cell, samples) = sweep.step(round, load, target).await;
-                bar.suspend(|| report::progress(&cell.line()));
+                bar.suspend(|| {
+                    report::progress(&cell.line());
+                    failures_told(&samples).iter().for_each(|it| report::progress(it));
+                });
                 bar.inc(1);
                 results.cells.push(cell);
                 results.samples.extend(samples);
@@ -171,6 +198,8 @@ struct Sweep<'a> {
     args: &'a LoadArgs,
     /// Prompts of one step.
     block: u32,
+    /// Another sweep on the same servers has another number.
+    salt: u64,
 }
 
 impl<'a> Sweep<'a> {
@@ -187,15 +216,22 @@ impl<'a> Sweep<'a> {
             [] if args.arrivals.is_empty() => &[1, 2, 4, 8, 16],
             asked => asked,
         };
-        if closed.contains(&0) {
-            return Err("--concurrency 0 sends nothing".to_owned());
-        }
         let closed = closed.iter().copied().map(Load::Closed);
         let open = args.arrivals.iter().cloned().map(Load::Open);
         let loads: Vec<Load> = closed.chain(open).collect();
-        let largest = loads.iter().map(|it| requests(it, args)).max().unwrap_or(0);
+        // What is called the same could not be told apart in any table.
+        distinct("target", targets.iter().map(|it| it.name.clone()))?;
+        distinct("load", loads.iter().map(Load::label))?;
+        let mut block = 0;
+        for load in &loads {
+            block = block.max(requests(load, args)?);
+        }
+        if !args.metrics.is_empty() && scrape::speculation(&client, &args.metrics).await.is_none() {
+            return Err(format!("--metrics {}: cannot be read", args.metrics.join(", ")));
+        }
         let prompts = Arc::new(Prompts::new(args.prompts, args.prompts_file.as_deref())?);
-        Ok(Self { client, targets, loads, prompts, args, block: largest })
+        let salt = clock::unix_ns();
+        Ok(Self { client, targets, loads, prompts, args, block, salt })
     }
 
     async fn step(&self, round: u32, load: usize, target: usize) -> (Cell, Vec<Sample>) {
@@ -228,8 +264,9 @@ impl<'a> Sweep<'a> {
             false => block(round, load, target, self.targets.len()),
         };
         let first = block.wrapping_mul(self.block);
-        // Another sweep on the same servers has another number.
-        let salt = same.then(|| format!("{}-{round}-{load}-{target}", std::process::id()));
+        // Prompts come again, from round to round and from target to target: none may be answered
+        // from what an earlier step left in a prefix cache.
+        let salt = format!("{}-{round}-{load}-{target}", self.salt);
         let (prompts, args) = (Arc::clone(&self.prompts), self.args.clone());
         let ask = move |index: u32| {
             let prompt = first.wrapping_add(index);
@@ -241,13 +278,13 @@ impl<'a> Sweep<'a> {
                 seed: u64::from(prompt),
                 ignore_eos: args.ignore_eos,
                 drafts_max: None,
-                cache_salt: salt.clone(),
+                cache_salt: Some(salt.clone()),
             }
         };
         let target = &self.targets[target];
         match &self.loads[load] {
             Load::Closed(concurrency) => {
-                let requests = requests(&self.loads[load], self.args);
+                let requests = requests_closed(*concurrency, self.args);
                 let closed = Closed { concurrency: *concurrency, requests };
                 closed.run(&self.client, target, ask).await
             }
@@ -255,9 +292,9 @@ impl<'a> Sweep<'a> {
                 let open = Open {
                     shape: shape.clone(),
                     seconds: self.args.seconds,
-                    in_flight_max: self.args.in_flight_max.max(1),
+                    in_flight_max: self.args.in_flight_max as usize,
                     // Every target meets the same times.
-                    seed: self.args.seed.wrapping_add(u64::from(round)),
+                    seed: seed(self.args, round),
                 };
                 open.run(&self.client, target, ask).await
             }
@@ -265,23 +302,48 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// Requests of one step, or more than it will have.
-fn requests(load: &Load, args: &LoadArgs) -> u32 {
-    match load {
-        Load::Closed(concurrency) => {
-            concurrency.saturating_mul(args.requests_each).max(args.requests_min)
-        }
-        Load::Open(shape) => {
-            let expected = 2.0 * shape.rate_mean() * args.seconds + 100.0;
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "above 0, and a cast saturates"
-            )]
-            let requests = expected as u32;
-            requests
-        }
+/// The chance of a round.
+fn seed(args: &LoadArgs, round: u32) -> u64 {
+    args.seed.wrapping_add(u64::from(round))
+}
+
+fn requests_closed(concurrency: u32, args: &LoadArgs) -> u32 {
+    concurrency.saturating_mul(args.requests_each).max(args.requests_min)
+}
+
+/// What one step of an open loop may send: all of it is kept until the end.
+const ARRIVALS_MAX: u32 = 1_000_000;
+
+/// The most requests of one step, over all rounds.
+fn requests(load: &Load, args: &LoadArgs) -> Result<u32, String> {
+    let shape = match load {
+        Load::Closed(concurrency) => return Ok(requests_closed(*concurrency, args)),
+        Load::Open(shape) => shape,
+    };
+    let count = |round: u32| {
+        let times = Arrivals::new(shape.clone(), seed(args, round));
+        let due = times.take_while(|it| *it < args.seconds).take(ARRIVALS_MAX as usize);
+        u32::try_from(due.count()).expect("at most a million")
+    };
+    let counts: Vec<u32> = (0..args.rounds).map(count).collect();
+    let (least, most) = (counts.iter().min(), counts.iter().max());
+    match (least.copied().unwrap_or(0), most.copied().unwrap_or(0)) {
+        (0, _) => Err(format!("{shape}: no request comes within {} seconds", args.seconds)),
+        (_, ARRIVALS_MAX) => Err(format!("{shape}: more than {ARRIVALS_MAX} requests")),
+        (_, most) => Ok(most),
     }
+}
+
+/// An error when two have the same name.
+fn distinct(what: &str, names: impl Iterator<Item = String>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if seen.contains(&name) {
+            return Err(format!("there are two {what}s called {name}"));
+        }
+        seen.insert(name);
+    }
+    Ok(())
 }
 
 /// Which block of prompts a step takes when targets do not get the same: in one round no two have

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use router::config::Role;
+
 /// Where requests go.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -21,6 +23,13 @@ pub fn parse(text: &str) -> Result<Target, String> {
         None => (rest, None),
     };
     let url = reqwest::Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
+    if url.scheme() != "http" {
+        return Err(format!("{url}: this client speaks http only"));
+    }
+    if let Some(role) = role.filter(|it| Role::parse(it).is_none()) {
+        let roles = Role::ALL.map(Role::label).join(" or ");
+        return Err(format!("{role:?} is not a role; it is {roles}"));
+    }
     let header = |role: &str| ("x-crossover-target".to_owned(), role.to_owned());
     Ok(Target {
         name: name.to_owned(),

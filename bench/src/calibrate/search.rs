@@ -158,10 +158,17 @@ impl<M: Measure> Search<M> {
     async fn crossing(&mut self) -> Result<Crossing, String> {
         let last = self.rules.ladder.len() - 1;
         let at = |this: &Self, step: usize| Some(this.rules.ladder[step]);
+        let mut below = 0;
         if !self.is_speculative_faster(0).await? {
-            return Ok(Crossing { below: None, above: at(self, 0) });
+            // A tie at the first load says nothing of the next, where speculation may surely be
+            // faster; without a look there, chance alone would turn it off for good.
+            let is_sure = self.rungs[&self.rules.ladder[0]].sure() <= 1.0 - self.rules.sure;
+            if is_sure || last == 0 || !self.is_speculative_faster(1).await? {
+                return Ok(Crossing { below: None, above: at(self, 0) });
+            }
+            below = 1;
         }
-        let (mut below, mut stride) = (0, 1);
+        let mut stride = 1;
         let mut above = loop {
             if below == last {
                 return Ok(Crossing { below: at(self, last), above: None });

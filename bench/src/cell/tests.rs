@@ -1,6 +1,6 @@
 use super::{Cell, Place, Promise};
 use crate::load::Run;
-use crate::sample::{Outcome, Sample};
+use crate::sample::{Outcome, Sample, failures_told};
 
 fn sample(first_ms: f64, end_ms: f64, outcome: Outcome) -> Sample {
     Sample {
@@ -54,4 +54,26 @@ fn medians_lateness_and_failures_are_counted() {
     assert_eq!((found.requests, found.shed, found.errors, found.broken), (3, 1, 0, 0));
     assert_eq!(found.failures(), 1);
     assert!(found.line().contains("22.0 tok/s"));
+}
+
+#[test]
+fn failures_are_told_by_their_cause() {
+    let failed = |outcome, status| Sample { status, ..sample(0.0, 1.0, outcome) };
+    let mut samples = vec![sample(0.0, 1.0, Outcome::Done)];
+    assert_eq!(failures_told(&samples), None);
+    samples.extend([
+        failed(Outcome::Shed, 429),
+        failed(Outcome::Shed, 429),
+        failed(Outcome::Error, 0),
+        failed(Outcome::Broken, 200),
+    ]);
+    let told = "4 of 5 requests failed (no answer: 1, no proper end: 1, status 429: 2)";
+    assert_eq!(failures_told(&samples).unwrap(), told);
+}
+
+#[test]
+fn all_tokens_count_where_they_come_at_once() {
+    let at_once = sample(500.0, 500.0, Outcome::Done);
+    assert_eq!(at_once.tokens_within(0.0, 1000.0), 11.0);
+    assert_eq!(at_once.tokens_within(600.0, 1000.0), 0.0);
 }

@@ -21,4 +21,7 @@ fn ratios_are_ours_over_theirs() {
     }
     let text = ratios(&results);
     assert!(text.starts_with("| load | over slow |\n|---|---|\n| 1 | 2.00 / 1.00 |\n| 8 | 2.00"));
+    results.cells[0].broken = 1;
+    let text = ratios(&results);
+    assert!(text.contains("\n| 1 | 2.00 / 1.00 ! |\n| 8 | 2.00 / 1.00 |"), "{text}");
 }

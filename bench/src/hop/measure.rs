@@ -15,7 +15,7 @@ use crate::stats::quantile;
 /// Streams that are open side by side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Streams {
-    pub(super) count: usize,
+    pub(super) count: u32,
     pub(super) pieces: u32,
     /// Milliseconds between pieces.
     pub(super) every: u32,
@@ -83,7 +83,7 @@ pub(super) async fn latency(
 /// Requests a second, and microseconds of the target's processor time for each.
 pub(super) async fn saturate(
     target: &Target,
-    connections: usize,
+    connections: u32,
     seconds: f64,
 ) -> Result<(f64, f64), String> {
     let mut running: JoinSet<Result<u32, String>> = JoinSet::new();
@@ -115,8 +115,8 @@ pub(super) async fn stream(target: &Target, shape: &Streams) -> Result<Streamed,
     let body = request(&format!("{STREAM}{} every={};", shape.pieces, shape.every), 64, true);
     let mut running: JoinSet<Result<(f64, Vec<f64>), String>> = JoinSet::new();
     for i in 0..shape.count {
-        let (target, body) = (target.clone(), body.clone());
-        let begin = shape.ramp.mul_f64(i as f64 / shape.count as f64);
+        let (target, body, pieces) = (target.clone(), body.clone(), shape.pieces as usize);
+        let begin = shape.ramp.mul_f64(f64::from(i) / f64::from(shape.count));
         running.spawn(async move {
             sleep(begin).await;
             let mut wire = connected(None, &target).await?;
@@ -131,8 +131,10 @@ pub(super) async fn stream(target: &Target, shape: &Streams) -> Result<Streamed,
                 }
             });
             read.await.map_err(|error| broken(&target, &error))?;
-            let first = first.ok_or_else(|| format!("{}: no piece came", target.name))?;
-            Ok((first, late))
+            match first {
+                Some(first) if late.len() == pieces => Ok((first, late)),
+                _ => Err(format!("{}: {} pieces of {pieces} came", target.name, late.len())),
+            }
         });
     }
     sleep(shape.ramp + Duration::from_millis(u64::from(shape.pieces * shape.every) / 2)).await;
@@ -169,12 +171,14 @@ fn since(made: u64, now: u64) -> f64 {
     now.saturating_sub(made) as f64 / 1e3
 }
 
+/// Not a number when one of the programs is not there, or the system does not tell.
 fn cpu(target: &Target) -> f64 {
-    target.pids.iter().filter_map(|it| machine::cpu_seconds_of(it)).sum()
+    target.pids.iter().map(|it| machine::cpu_seconds_of(it).unwrap_or(f64::NAN)).sum()
 }
 
+/// Likewise.
 fn resident(target: &Target) -> f64 {
-    target.pids.iter().filter_map(|it| machine::resident_kib(it)).sum()
+    target.pids.iter().map(|it| machine::resident_kib(it).unwrap_or(f64::NAN)).sum()
 }
 
 async fn connected(kept: Option<Wire>, target: &Target) -> Result<Wire, String> {

@@ -1,6 +1,9 @@
 //! The measurements against the mock itself.
 
+use std::time::Duration;
+
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 use super::{Target, measure, mock, parse};
 
@@ -29,12 +32,7 @@ async fn every_request_is_answered_and_timed() {
 
 #[tokio::test]
 async fn every_piece_of_every_stream_is_seen() {
-    let shape = measure::Streams {
-        count: 3,
-        pieces: 4,
-        every: 5,
-        ramp: std::time::Duration::from_millis(10),
-    };
+    let shape = measure::Streams { count: 3, pieces: 4, every: 5, ramp: Duration::from_millis(10) };
     let seen = measure::stream(&target().await, &shape).await.unwrap();
     assert!(0.0 < seen.piece.0 && seen.piece.0 <= seen.piece.1, "{seen:?}");
     assert!(0.0 < seen.idle_kib, "{seen:?}");
@@ -47,4 +45,19 @@ fn targets_are_on_this_machine() {
     }
     let target = parse("a=127.0.0.1:1@12+13").unwrap();
     assert_eq!((target.name.as_str(), target.pids.len()), ("a", 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_never_answers_ends_the_measurement() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = parse(&format!("a={}@1", silent.local_addr().unwrap())).unwrap();
+    let ended = timeout(Duration::from_secs(200), measure::saturate(&target, 1, 1.0)).await;
+    assert!(ended.unwrap().unwrap_err().starts_with("a: "));
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_has_no_figures() {
+    let mut target = target().await;
+    target.pids.push(u32::MAX.to_string());
+    assert!(measure::saturate(&target, 1, 0.01).await.unwrap().1.is_nan());
 }

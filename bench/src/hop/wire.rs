@@ -2,11 +2,16 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 const HEAD_MAX: usize = 64 << 10;
+
+/// Who takes nothing or tells nothing for this long is broken; pieces come at least once a minute.
+const SILENCE_MAX: Duration = Duration::from_secs(90);
 
 /// A chat request whose only message is `prompt` and some filling, as bytes for the wire.
 pub(super) fn request(prompt: &str, len: usize, is_stream: bool) -> Vec<u8> {
@@ -38,7 +43,7 @@ pub(super) struct Wire {
 
 impl Wire {
     pub(super) async fn open(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
+        let stream = timeout(SILENCE_MAX, TcpStream::connect(address)).await??;
         stream.set_nodelay(true)?;
         Ok(Self { stream, bytes: Vec::new() })
     }
@@ -53,7 +58,7 @@ impl Wire {
         request: &[u8],
         mut on_piece: impl FnMut(&[u8]),
     ) -> io::Result<()> {
-        self.stream.write_all(request).await?;
+        timeout(SILENCE_MAX, self.stream.write_all(request)).await??;
         let framing = self.head().await?;
         match framing {
             Framing::Length(len) => self.take(len, &mut on_piece).await,
@@ -123,7 +128,7 @@ impl Wire {
     }
 
     async fn fill(&mut self) -> io::Result<()> {
-        match self.stream.read_buf(&mut self.bytes).await? {
+        match timeout(SILENCE_MAX, self.stream.read_buf(&mut self.bytes)).await?? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }

@@ -96,3 +96,11 @@ fn a_picture_needs_two_closed_loads() {
     results.loads = vec!["8".to_owned(), "poisson:3".to_owned()];
     assert!(plot::by_concurrency(&results, "total tok/s", |it| it.total).is_none());
 }
+
+#[test]
+fn a_figure_with_failures_behind_it_says_so() {
+    let mut results = results();
+    results.cells.iter_mut().filter(|it| it.place.target == "slow").for_each(|it| it.shed = 2);
+    let text = table(&results);
+    assert!(text.contains("\n| 1 | 200 / 100 (±0 %) | 100 / 100 (±0 %, 4 failed) |"), "{text}");
+}

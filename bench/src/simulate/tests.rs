@@ -291,3 +291,11 @@ fn a_calibration_file_gives_curves() {
     bad.curves.insert("throughput".to_owned(), vec![(1, 5.0), (9, 0.0)]);
     assert_eq!(read(&bad.text()).unwrap_err(), "curves.throughput: stands still");
 }
+
+#[test]
+fn assumptions_are_numbers() {
+    for wrong in ["nan", "inf", "-1", "1.1", "x"] {
+        assert!(super::parse_part(wrong).is_err(), "{wrong}");
+    }
+    assert_eq!(super::parse_part("0.8"), Ok(0.8));
+}

@@ -1,7 +1,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{LoadArgs, block, measure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::{Args, LoadArgs, block, measure, run};
 use crate::load::open::tests::server;
 use crate::report::Texts;
 use crate::target;
@@ -44,9 +48,22 @@ async fn what_cannot_be_measured_is_refused_before_anything_is_sent() {
     let why = measure(vec![far], &load("sweep --model m")).await.unwrap_err();
     assert!(why.contains("--allow-remote"), "{why}");
     let none = target::parse("a=http://127.0.0.1:1").unwrap();
-    let zero = load("sweep --model m --concurrency 0");
-    let why = measure(vec![none.clone()], &zero).await.unwrap_err();
-    assert_eq!(why, "--concurrency 0 sends nothing");
+    let folder = tempfile::tempdir().unwrap();
+    let late = folder.path().join("late.txt").display().to_string();
+    std::fs::write(&late, "40\n41\n").unwrap();
+    for (line, part) in [
+        ("--concurrency 1,2,1".to_owned(), "there are two loads called 1"),
+        (format!("--arrivals trace:{late}"), "trace of 2: no request comes within 30 seconds"),
+        ("--arrivals poisson:1e9".to_owned(), "poisson:1000000000: more than 1000000 requests"),
+        ("--metrics http://127.0.0.1:1/metrics".to_owned(), "metrics: cannot be read"),
+        (format!("--out {late}/x"), "cannot make "),
+    ] {
+        let why = measure(vec![none.clone()], &load(&format!("sweep --model m {line}"))).await;
+        let why = why.unwrap_err();
+        assert!(why.contains(part), "{line}: {why}");
+    }
+    let twice = measure(vec![none.clone(), none.clone()], &load("sweep --model m")).await;
+    assert_eq!(twice.unwrap_err(), "there are two targets called a");
     let why = measure(vec![none], &load("sweep")).await.unwrap_err();
     assert!(why.starts_with("http://127.0.0.1:1/v1/models: "), "{why}");
 }
@@ -79,4 +96,40 @@ fn targets_share_prompts_over_rounds_but_never_within_one() {
     }
     assert_eq!(seen(0), seen(1));
     assert_eq!(seen(1), seen(2));
+}
+
+#[test]
+fn loads_that_send_nothing_are_refused() {
+    for flag in ["concurrency", "rounds", "requests-each", "in-flight-max"] {
+        let line = ["sweep".to_owned(), format!("--{flag}"), "0".to_owned()];
+        let why = <Line as clap::Parser>::try_parse_from(line).err().unwrap().to_string();
+        assert!(why.contains("0 is not in 1..="), "{why}");
+    }
+}
+
+/// What comes again from round to round is not answered from a prefix cache.
+#[tokio::test]
+async fn no_two_steps_share_cached_prefixes() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = target::parse(&format!("a=http://{}", listener.local_addr().unwrap())).unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut salts = BTreeSet::new();
+        // Two steps of six requests each.
+        for _ in 0..12 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = vec![0; 8192];
+            let len = stream.read(&mut head).await.unwrap();
+            let text = String::from_utf8(head[..len].to_vec()).unwrap();
+            let salt = text.split("\"cache_salt\":\"").nth(1).unwrap();
+            salts.insert(salt.split('"').next().unwrap().to_owned());
+            let answer = "HTTP/1.1 503 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+        assert_eq!(salts.len(), 2);
+    });
+    let load = load("sweep --model m --concurrency 1 --rounds 2");
+    let why = run(Args { targets: vec![target], load }).await.unwrap_err();
+    assert_eq!(why, "12 of 12 requests failed (status 503: 12)");
+    tasks.join_next().await.unwrap().unwrap();
 }

@@ -25,3 +25,10 @@ fn remote_targets_need_a_word() {
     assert!(check(&target, false).unwrap_err().contains("--allow-remote"));
     assert!(check(&target, true).is_ok());
 }
+
+#[test]
+fn what_no_request_could_reach_is_refused() {
+    let why = parse("a=http://127.0.0.1:8000@speculativ").unwrap_err();
+    assert_eq!(why, "\"speculativ\" is not a role; it is speculative or throughput");
+    assert!(parse("a=https://127.0.0.1:8000").unwrap_err().ends_with("speaks http only"));
+}

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::resume_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
@@ -181,23 +181,43 @@ impl Grammars {
         if let Some(error) = matcher.get_error() {
             return Err(error.lines().next().unwrap_or_default().to_owned());
         }
-        let walker = |_| Box::new(Walker(matcher.deep_clone())) as Box<dyn Guide>;
-        Ok((0..count).map(walker).collect())
+        let copies: Vec<Matcher> = (0..count).map(|_| matcher.deep_clone()).collect();
+        let start = Arc::new(Mutex::new(matcher));
+        let walker = |matcher| {
+            let start = Arc::clone(&start);
+            Box::new(Walker { matcher, start, walked: Vec::new() }) as Box<dyn Guide>
+        };
+        Ok(copies.into_iter().map(walker).collect())
     }
 }
 
 /// Walks a grammar.
-struct Walker(Matcher);
+struct Walker {
+    matcher: Matcher,
+    /// As it was before any token.
+    start: Arc<Mutex<Matcher>>,
+    walked: Vec<u32>,
+}
+
+impl Walker {
+    /// Walks from the start. A matcher that failed once fails for ever, but a text must not end
+    /// by a token that was only tried.
+    fn walk_again(&mut self) {
+        self.matcher = self.start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        // It was possible before; if it is not now, the next mask says so.
+        let _walked = self.matcher.try_consume_tokens(&self.walked);
+    }
+}
 
 impl fmt::Debug for Walker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Walker").field("stop", &self.0.stop_reason()).finish_non_exhaustive()
+        f.debug_struct("Walker").field("stop", &self.matcher.stop_reason()).finish_non_exhaustive()
     }
 }
 
 impl Guide for Walker {
     fn allow(&mut self, mask: &mut [u32]) -> Result<(), Stuck> {
-        let allowed = self.0.compute_mask_or_eos();
+        let allowed = self.matcher.compute_mask_or_eos();
         let allowed = allowed.map_err(|error| Stuck { detail: error.to_string() })?;
         if allowed.is_zero() {
             return Err(Stuck { detail: "no token can follow".to_owned() });
@@ -209,16 +229,23 @@ impl Guide for Walker {
     }
 
     fn advance(&mut self, token: TokenId) -> bool {
-        !self.0.is_stopped() && self.0.try_consume_tokens(&[token.0]).is_ok_and(|it| it == 1)
+        let fits = !self.matcher.is_stopped()
+            && self.matcher.try_consume_tokens(&[token.0]).is_ok_and(|it| it == 1);
+        if fits {
+            self.walked.push(token.0);
+        }
+        fits
     }
 
     fn rewind(&mut self, tokens: u32) {
-        // It fails only where the walker has failed before, and then the next mask says so.
-        let _failed = self.0.rollback(tokens as usize);
+        self.walked.truncate(self.walked.len() - tokens as usize);
+        if self.matcher.rollback(tokens as usize).is_err() {
+            self.walk_again();
+        }
     }
 
     fn is_complete(&self) -> bool {
-        self.0.is_stopped()
+        self.matcher.is_stopped()
     }
 }
 

@@ -153,3 +153,24 @@ fn a_ladder_has_halves_and_ends_where_told() {
     assert_eq!(usual_ladder(20), [1, 2, 3, 4, 6, 8, 12, 16, 20]);
     assert_eq!(usual_ladder(1), [1]);
 }
+
+/// Whichever way chance lets a tie at the first load fall, speculation is on where it is faster.
+#[test]
+fn a_tie_at_the_first_load_does_not_hide_what_follows() {
+    let curve = |points: &[(u32, f64)]| Curve::new(points.to_vec()).unwrap();
+    let ladder = Ladder {
+        name: "tie".to_owned(),
+        speculative: curve(&[(1, 100.0), (2, 230.0), (8, 800.0), (64, 1500.0)]),
+        throughput: curve(&[(1, 100.0), (2, 190.0), (8, 650.0), (64, 3000.0)]),
+        thresholds: None,
+        together: 1.0,
+    };
+    for seed in 0..100 {
+        let mut search = Search::new(noisy(&ladder, 0.04, seed), rules(64));
+        let crossing = block_on(search.run()).unwrap();
+        let high = search.high(crossing);
+        let sure = search.rungs[&1].sure();
+        // One in twenty is sure of what is not so.
+        assert!(8 <= high || sure <= 0.05, "{seed}: {high}, {sure}");
+    }
+}

@@ -37,7 +37,7 @@ pub(crate) async fn server(wait: Duration) -> (String, JoinSet<()>) {
     (url, tasks)
 }
 
-fn ask(index: u32) -> Ask {
+pub(crate) fn ask(index: u32) -> Ask {
     Ask {
         prompt: index,
         text: "hello".to_owned(),

@@ -82,6 +82,24 @@ fn a_guide_goes_back_as_it_went() {
     assert!(guide.is_complete() || guide.advance(TokenId(0)));
 }
 
+/// A token that is only tried, as a draft is, may lead to where nothing can follow.
+#[test]
+fn a_dead_end_ahead_does_not_end_the_text() {
+    let grammar = Grammar::Lark("start: \"a\"+ | \"a\"+ \"b\" DEAD\nDEAD: /x/ & /y/".to_owned());
+    let mut guide = Grammars::new(&Bytes).unwrap().guides(&grammar, 1).unwrap().pop().unwrap();
+    let [a, b] = [b'a', b'b'].map(|it| TokenId(it.into()));
+    assert!(guide.advance(a) && guide.advance(a));
+    for _ in 0..2 {
+        assert!(guide.advance(b));
+        assert!(guide.allow(&mut [0; 8]).is_err());
+        guide.rewind(1);
+        assert!(is_allowed(&mut *guide, a) && is_allowed(&mut *guide, b));
+    }
+    assert!(guide.advance(a));
+    guide.rewind(2);
+    assert!(guide.advance(a) && is_allowed(&mut *guide, b));
+}
+
 #[test]
 fn wrong_grammars_are_refused_with_a_reason() {
     let grammars = Grammars::new(&Bytes).unwrap();
