@@ -77,19 +77,6 @@ fn each_mistake_names_its_file() {
     fails(&dir.path().join("x.gguf"), "truncated");
 }
 
-/// Files name one end; others are known by their names, where they are control tokens.
-#[test]
-fn ends_are_known_by_their_names() {
-    let mut writer = whole();
-    writer.values.retain(|it| it.0 != "tokenizer.ggml.tokens");
-    let tokens = ["a", "b", "ab", "c", "d", "e", "<|end|>", "<s>", "</s>", "<|endoftext|>"];
-    let tokens = tokens.iter().map(|it| Value::Text((*it).into())).collect();
-    writer.set("tokenizer.ggml.tokens", Value::Array(tokens));
-    let dir = folder(&[("x.gguf", &writer.file())]);
-    // The first is an ordinary token.
-    assert_eq!(load(dir.path()).unwrap().stop_tokens, [TokenId(8), TokenId(9)]);
-}
-
 #[test]
 fn a_file_may_have_a_template_for_tools() {
     let mut writer = whole();
