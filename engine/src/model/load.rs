@@ -125,7 +125,8 @@ fn gguf_text<S: Read + Seek>(
         let source = gguf.text(key)?.map(|it| (name.to_owned(), it.to_owned()));
         sources.extend(source);
     }
-    let sources = (!sources.is_empty()).then_some(sources);
+    // One for tools alone serves no chat without them.
+    let sources = sources.contains_key(DEFAULT).then_some(sources);
     let template = sources.map(|it| ChatTemplate::new(it, specials)).transpose();
     let template = template.map_err(|it| Fault::new(TEMPLATE, it))?;
     Ok(TextSide { tokenizer, template, stop_tokens, bos: options.bos })

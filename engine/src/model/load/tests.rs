@@ -96,6 +96,9 @@ fn a_file_may_have_a_template_for_tools() {
     };
     assert_eq!(prompt(None), "<s>a");
     assert_eq!(prompt(Some(&serde_json::json!([{}]))), "1 tools");
+    writer.values.retain(|it| it.0 != "tokenizer.chat_template");
+    let dir = folder(&[("x.gguf", &writer.file())]);
+    assert!(load(dir.path()).unwrap().template.is_none());
 }
 
 #[test]
