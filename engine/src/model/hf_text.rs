@@ -188,7 +188,10 @@ fn template(
             }
         }
     }
-    if let Some(source) = source(&dir.join("additional_chat_templates/tool_use.jinja"))? {
+    // One for tools alone serves no chat without them.
+    if sources.contains_key(DEFAULT)
+        && let Some(source) = source(&dir.join("additional_chat_templates/tool_use.jinja"))?
+    {
         sources.insert(WITH_TOOLS.to_owned(), source);
     }
     if sources.is_empty() {

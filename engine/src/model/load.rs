@@ -44,9 +44,8 @@ pub(crate) enum Place {
     Folder(PathBuf),
 }
 
-/// Control tokens that end a turn or a text, though a GGUF file often names only one end.
-const ENDS: &[&str] =
-    &["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"];
+/// Control tokens that end a turn, though a GGUF file often names only one end.
+const TURN_ENDS: &[&str] = &["<|im_end|>", "<|eot_id|>", "<|eom_id|>"];
 
 /// Reads the model at `path`: a GGUF file, a folder with one, or a folder with `config.json`.
 ///
@@ -108,7 +107,7 @@ fn gguf_text<S: Read + Seek>(
         let key = format!("tokenizer.ggml.{name}_token_id");
         stop_tokens.extend(gguf::token_id(gguf, &key, vocab)?);
     }
-    let ends = ENDS.iter().filter_map(|it| tokenizer.token(it));
+    let ends = TURN_ENDS.iter().filter_map(|it| tokenizer.token(it));
     stop_tokens.extend(ends.filter(|it| tokenizer.is_special(*it)));
     stop_tokens.sort_unstable();
     stop_tokens.dedup();
@@ -126,7 +125,8 @@ fn gguf_text<S: Read + Seek>(
         let source = gguf.text(key)?.map(|it| (name.to_owned(), it.to_owned()));
         sources.extend(source);
     }
-    let sources = (!sources.is_empty()).then_some(sources);
+    // One for tools alone serves no chat without them.
+    let sources = sources.contains_key(DEFAULT).then_some(sources);
     let template = sources.map(|it| ChatTemplate::new(it, specials)).transpose();
     let template = template.map_err(|it| Fault::new(TEMPLATE, it))?;
     Ok(TextSide { tokenizer, template, stop_tokens, bos: options.bos })

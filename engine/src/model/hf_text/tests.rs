@@ -125,4 +125,5 @@ fn templates_stand_in_several_places() {
     assert_eq!(prompt(&files, None) + &prompt(&files, Some(&tools)), "DD");
     files.push(("additional_chat_templates/tool_use.jinja", json!("T")));
     assert_eq!(prompt(&files, None) + &prompt(&files, Some(&tools)), "DT");
+    assert!(text_side(&files[2..]).unwrap().template.is_none());
 }

@@ -77,19 +77,6 @@ fn each_mistake_names_its_file() {
     fails(&dir.path().join("x.gguf"), "truncated");
 }
 
-/// Files name one end; others are known by their names, where they are control tokens.
-#[test]
-fn ends_are_known_by_their_names() {
-    let mut writer = whole();
-    writer.values.retain(|it| it.0 != "tokenizer.ggml.tokens");
-    let tokens = ["a", "b", "ab", "c", "d", "e", "<|end|>", "<s>", "</s>", "<|endoftext|>"];
-    let tokens = tokens.iter().map(|it| Value::Text((*it).into())).collect();
-    writer.set("tokenizer.ggml.tokens", Value::Array(tokens));
-    let dir = folder(&[("x.gguf", &writer.file())]);
-    // The first is an ordinary token.
-    assert_eq!(load(dir.path()).unwrap().stop_tokens, [TokenId(8), TokenId(9)]);
-}
-
 #[test]
 fn a_file_may_have_a_template_for_tools() {
     let mut writer = whole();
@@ -109,6 +96,9 @@ fn a_file_may_have_a_template_for_tools() {
     };
     assert_eq!(prompt(None), "<s>a");
     assert_eq!(prompt(Some(&serde_json::json!([{}]))), "1 tools");
+    writer.values.retain(|it| it.0 != "tokenizer.chat_template");
+    let dir = folder(&[("x.gguf", &writer.file())]);
+    assert!(load(dir.path()).unwrap().template.is_none());
 }
 
 #[test]
