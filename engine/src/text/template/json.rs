@@ -60,6 +60,17 @@ fn written(value: &impl Serialize, style: Python) -> std::result::Result<String,
     String::from_utf8(out).map_err(|it| wrong(&it))
 }
 
+/// A number as Python writes it: the exponent has a sign and at least two digits.
+pub(super) fn float(value: f64) -> String {
+    let written = format!("{value:?}");
+    let Some((digits, exponent)) = written.split_once('e') else { return written };
+    let (sign, exponent) = match exponent.strip_prefix('-') {
+        Some(it) => ('-', it),
+        None => ('+', exponent),
+    };
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
 /// How `json.dumps` lays JSON out.
 struct Python {
     /// Between items, and between a key and its value.
@@ -102,17 +113,8 @@ impl Python {
 }
 
 impl Formatter for Python {
-    /// The digits are the same, the exponent has a sign and at least two.
     fn write_f64<W: ?Sized + Write>(&mut self, out: &mut W, value: f64) -> Result<()> {
-        let written = format!("{value:?}");
-        let Some((digits, exponent)) = written.split_once('e') else {
-            return out.write_all(written.as_bytes());
-        };
-        let (sign, exponent) = match exponent.strip_prefix('-') {
-            Some(it) => ('-', it),
-            None => ('+', exponent),
-        };
-        write!(out, "{digits}e{sign}{exponent:0>2}")
+        out.write_all(float(value).as_bytes())
     }
 
     fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> Result<()> {

@@ -9,7 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, Output, State, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::DEEP_MAX;
-use super::json::to_json;
+use super::json::{float, to_json};
 
 /// Of what is printed or written as JSON at once; an item counts as a few bytes at least.
 const PRINTED_BYTES_MAX: usize = 16 << 20;
@@ -35,6 +35,9 @@ pub(super) fn add(environment: &mut Environment<'static>) {
         Err(error.with_source(Raised(words)))
     });
     environment.add_filter("tojson", to_json);
+    environment.add_filter("string", string);
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
     environment.set_formatter(print_bounded);
 }
 
@@ -46,7 +49,35 @@ fn print_bounded(
     value: &Value,
 ) -> Result<(), Error> {
     check_size(value)?;
-    escape_formatter(out, state, value)
+    match float_text(value) {
+        Some(text) => out.write_str(&text).map_err(Error::from),
+        None => escape_formatter(out, state, value),
+    }
+}
+
+/// The filter `string`, which bounds what it writes as printing does.
+fn string(value: &Value) -> Result<Value, Error> {
+    if value.as_str().is_some() {
+        return Ok(value.clone());
+    }
+    check_size(value)?;
+    Ok(Value::from(float_text(value).unwrap_or_else(|| value.to_string())))
+}
+
+fn float_text(value: &Value) -> Option<String> {
+    let is_float = value.kind() == ValueKind::Number && !value.is_integer();
+    f64::try_from(value.clone()).ok().filter(|_| is_float).map(float)
+}
+
+/// The test `iterable`: none is not, though a loop over it would end at once.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// The test `sequence`: what has a length and items, in Python texts and dictionaries too.
+fn is_sequence(value: &Value) -> bool {
+    use ValueKind::{Map, Seq, String, Undefined};
+    matches!(value.kind(), Map | Seq | String | Undefined)
 }
 
 /// Refuses a value that is larger, or deeper, than conversations are.

@@ -89,6 +89,27 @@ fn templates_find_what_hugging_face_gives_them() {
     assert_eq!(day.render(&chat(&json!([])), 1_800_000_000).unwrap(), "2027-01-15 08:00");
 }
 
+/// Expected texts are those of Jinja2, in Python.
+#[test]
+fn values_are_what_they_are_in_python() {
+    let with_tools = "{% if tools is iterable and tools | length > 0 %}tools{% endif %}-";
+    check(with_tools, json!([]), "-");
+    let kinds = |test: &str| {
+        let source = format!("{{% for v in messages %}}{{{{ v is {test} }}}} {{% endfor %}}");
+        check(&source, json!([null, true, 1, 1.5, "a", "", [], {}]), {
+            "False False False False True True True True "
+        });
+    };
+    kinds("iterable");
+    kinds("sequence");
+    check("{{ nope is iterable }}{{ nope is sequence }}", json!([]), "TrueTrue");
+    let floats = json!([1e-7, 1e16, 1.5, 100.0, -0.0]);
+    let each = |shown: &str| format!("{{% for v in messages %}}{{{{ {shown} }}}} {{% endfor %}}");
+    check(&each("v"), floats.clone(), "1e-07 1e+16 1.5 100.0 -0.0 ");
+    check(&each("v | string + ''"), floats, "1e-07 1e+16 1.5 100.0 -0.0 ");
+    check("{{ (messages | string)[:8] }}{{ 'é' | string }}", user("x"), "[{'role'é");
+}
+
 /// Expected texts are those of Python's json.dumps.
 #[test]
 fn json_looks_as_python_writes_it() {
