@@ -178,7 +178,7 @@ fn it_starts_three_says_where_and_stops_all_on_a_signal() {
 }
 
 #[test]
-fn what_was_ignored_when_it_began_stays_ignored() {
+fn a_closed_terminal_that_was_ignored_when_it_began_stays_ignored() {
     let rig = Rig::new();
     let plain = rig.command(&[]);
     let mut command = Command::new("nohup");
