@@ -31,6 +31,11 @@ impl Fields {
         self.left.get(name).is_some_and(|it| !it.is_null())
     }
 
+    /// Whether it is there at all, `null` or not.
+    pub(crate) fn names(&self, name: &str) -> bool {
+        self.left.contains_key(name)
+    }
+
     /// `null` counts as absent.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|it| !it.is_null())

@@ -5,6 +5,10 @@ use crate::model::fields::{Fields, missing};
 use crate::model::rope::{Scaling, rope, to_f32};
 use crate::model::{ModelConfig, Rope};
 
+/// Positions that a Mistral model sees when its configuration does not name a window: transformers
+/// leaves out what is usual, and writes `null` for none.
+const MISTRAL_WINDOW: usize = 4096;
+
 /// Fields that cannot change the arithmetic of a step.
 const HARMLESS: &[&str] = &[
     "_attn_implementation",
@@ -134,10 +138,11 @@ pub(crate) fn full_attention(
     family: &str,
     context_max: usize,
 ) -> Result<(), Fault> {
-    let window = fields.size("sliding_window")?;
     // Qwen configurations give a window that this flag switches off; Mistral has no such flag.
-    let default = family == "mistral";
-    let used = fields.flag("use_sliding_window")?.unwrap_or(default);
+    let is_mistral = family == "mistral";
+    let is_silent = is_mistral && !fields.names("sliding_window");
+    let window = fields.size("sliding_window")?.or(is_silent.then_some(MISTRAL_WINDOW));
+    let used = fields.flag("use_sliding_window")?.unwrap_or(is_mistral);
     if let Some(window) = window.filter(|it| used && *it < context_max) {
         let reason = format_args!(
             "{window} is within the context of {context_max}, which is not supported; set \

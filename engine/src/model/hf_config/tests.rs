@@ -56,6 +56,12 @@ fn families_are_told_apart() {
     assert!(read(with(json!({ "model_type": "qwen3" }))).unwrap().qk_norm);
     let mistral = json!({ "model_type": "mistral", "sliding_window": 131072 });
     assert!(read(with(mistral)).is_ok());
+    let mistral = json!({ "model_type": "mistral", "sliding_window": null });
+    assert!(read(with(mistral)).is_ok());
+    // What does not say has a window of 4096, within which a short context is whole.
+    fails(json!({ "model_type": "mistral" }), "4096 is within the context of 131072");
+    let short = json!({ "model_type": "mistral", "max_position_embeddings": 4096 });
+    assert!(read(with(short)).is_ok());
 }
 
 #[test]
