@@ -5,8 +5,8 @@ use crate::model::fields::{Fields, missing};
 use crate::model::rope::{Scaling, rope, to_f32};
 use crate::model::{ModelConfig, Rope};
 
-/// Positions that a Mistral model sees when its configuration does not name a window: transformers
-/// leaves out what is usual, and writes `null` for none.
+/// Positions that a Mistral model sees when its configuration does not name a window: what
+/// transformers takes for an absent field, while `null` is none.
 const MISTRAL_WINDOW: usize = 4096;
 
 /// Fields that cannot change the arithmetic of a step.
