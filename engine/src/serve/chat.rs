@@ -108,18 +108,22 @@ pub fn conversation(fields: &mut Fields) -> Result<(Conversation, Offer), Refusa
     Ok((conversation, offer))
 }
 
-/// A message with its content as one string, as templates expect it.
+/// A message as templates expect it: its content as one string, and nothing that says nothing.
 fn message(value: Value, path: &str) -> Result<Value, Refusal> {
     let Value::Object(mut message) = value else {
         return Err(fields::wrong_type(path, "an object", &value));
     };
+    // Clients send answers back with every field that they know, and some templates take a field
+    // that is there for one that is used.
+    let is_empty = |name: &str, it: &Value| name == "tool_calls" && *it == json!([]);
+    message.retain(|name, it| !(it.is_null() || is_empty(name, it)));
     match message.get("role") {
         Some(Value::String(_)) => {}
         Some(other) => return Err(fields::wrong_type(format!("{path}.role"), "a string", other)),
         None => return Err(fields::missing(&format!("{path}.role"))),
     }
     let content = match message.remove("content") {
-        None | Some(Value::Null) => String::new(),
+        None => String::new(),
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => parts_text(parts, &format!("{path}.content"))?,
         Some(other) => {
@@ -134,22 +138,25 @@ fn message(value: Value, path: &str) -> Result<Value, Refusal> {
     Ok(message.into())
 }
 
-/// Clients send arguments as JSON in a string; templates expect what it stands for.
+/// Clients send arguments as JSON in a string; templates expect what it stands for, and an object
+/// where there are none.
 fn read_arguments(calls: &mut Value, path: &str) -> Result<(), Refusal> {
-    let calls = match calls {
-        Value::Null => return Ok(()),
-        Value::Array(calls) => calls,
-        other => return Err(fields::wrong_type(path, "a list", other)),
-    };
+    let Value::Array(calls) = calls else { return Err(fields::wrong_type(path, "a list", calls)) };
     for (at, call) in calls.iter_mut().enumerate() {
-        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
-        let Value::String(text) = &*arguments else { continue };
-        let read = serde_json::from_str(text).map_err(|error| {
-            let path = format!("{path}[{at}].function.arguments");
-            let message = format!("{path} is not JSON: {error}");
-            Refusal::field(path, "invalid_value", message)
-        });
-        *arguments = read?;
+        let function = call.get_mut("function").and_then(Value::as_object_mut);
+        let Some(function) = function else { continue };
+        let arguments = function.entry("arguments").or_insert(Value::Null);
+        if let Value::String(text) = &*arguments {
+            let text = if text.trim().is_empty() { "null" } else { text };
+            *arguments = serde_json::from_str(text).map_err(|error| {
+                let path = format!("{path}[{at}].function.arguments");
+                let message = format!("{path} is not JSON: {error}");
+                Refusal::field(path, "invalid_value", message)
+            })?;
+        }
+        if arguments.is_null() {
+            *arguments = json!({});
+        }
     }
     Ok(())
 }
@@ -268,3 +275,6 @@ impl Shape for Chat {
         json!({ "message": message, "logprobs": logprobs, "finish_reason": finish })
     }
 }
+
+#[cfg(test)]
+mod tests;
