@@ -114,8 +114,11 @@ impl Offer {
         let key = form.arguments_key();
         let call = |(at, tool): (usize, &&Value)| {
             let function = &tool["function"];
-            let any = json!({ "type": "object" });
-            let mut parameters = function.get("parameters").unwrap_or(&any).clone();
+            let mut parameters = function["parameters"].clone();
+            // Nothing is said of them; that they are an object holds all the same.
+            if parameters.is_null() || parameters == json!({}) {
+                parameters = json!({ "type": "object" });
+            }
             let one = if wanted.len() == 1 { String::new() } else { format!("/anyOf/{at}") };
             rebase(&mut parameters, &format!("#{one}/properties/{key}"));
             json!({

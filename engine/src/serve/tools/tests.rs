@@ -75,6 +75,15 @@ fn forced_calls_match_their_grammar() {
         check(nested.clone(), Form::Bare, h, true);
         check(nested, Form::Bare, &h.replace("[]", "[1]"), false);
     }
+    for parameters in [None, Some(json!(null)), Some(json!({}))] {
+        let mut free = tool("f");
+        let function = free["function"].as_object_mut().unwrap();
+        function.shift_remove("parameters");
+        function.extend(parameters.map(|it| ("parameters".to_owned(), it)));
+        let free = json!({ "tools": [free], "tool_choice": "required" });
+        check(free.clone(), Form::Bare, r#"{"name": "f", "parameters": {"b": 1}}"#, true);
+        check(free, Form::Bare, r#"{"name": "f", "parameters": 5}"#, false);
+    }
     let named = json!({ "type": "function", "function": { "name": "f" } });
     let named = json!({ "tools": [tool("f"), tool("g")], "tool_choice": named });
     check(named.clone(), Form::Tagged, &format!("<tool_call>\n{f}\n</tool_call>"), true);
