@@ -36,6 +36,9 @@ pub(crate) const DEFAULT: &str = "default";
 /// Renders conversations with tools, where a model has it. Others are not used.
 pub(crate) const WITH_TOOLS: &str = "tool_use";
 
+/// OpenAI's newer name of the role `system`.
+const DEVELOPER: &str = "developer";
+
 /// The templates of a model. Clones share them.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
@@ -200,8 +203,10 @@ impl ChatTemplate {
         for (name, value) in chat.kwargs.into_iter().flatten() {
             variables.insert(name.clone(), Value::from(Serde(value)));
         }
+        let knows_developers = template.source().contains(DEVELOPER);
+        let renamed = if knows_developers { None } else { without_developers(chat.messages) };
         let fixed = context! {
-            messages => Value::from(Serde(chat.messages)),
+            messages => Value::from(Serde(renamed.as_ref().unwrap_or(chat.messages))),
             tools => Value::from(Serde(chat.tools)),
             documents => (),
             add_generation_prompt => chat.add_generation_prompt,
@@ -210,6 +215,18 @@ impl ChatTemplate {
         let variables = context! { ..fixed, ..Value::from(variables) };
         template.render(variables).map_err(TemplateError::from)
     }
+}
+
+/// The messages with the older name of the role, if one has the newer: most templates know the
+/// older one alone, and leave out what others say without a word.
+fn without_developers(messages: &Json) -> Option<Json> {
+    let is_developer = |it: &Json| it["role"] == DEVELOPER;
+    messages.as_array().filter(|it| it.iter().any(is_developer))?;
+    let mut messages = messages.clone();
+    for message in messages.as_array_mut()?.iter_mut().filter(|it| is_developer(it)) {
+        message["role"] = json!("system");
+    }
+    Some(messages)
 }
 
 /// A conversation with a mark behind its last words, at which its prompt is cut. The words alone

@@ -89,6 +89,23 @@ fn templates_find_what_hugging_face_gives_them() {
     assert_eq!(day.render(&chat(&json!([])), 1_800_000_000).unwrap(), "2027-01-15 08:00");
 }
 
+#[test]
+fn developers_are_heard_by_templates_that_know_systems_only() {
+    let messages = json!([
+        { "role": "developer", "content": "a" },
+        { "role": "user", "content": "b" },
+        { "role": "developer", "content": "c" },
+    ]);
+    let knows = |role: &str| {
+        format!(
+            "{{% for m in messages %}}{{% if m.role == '{role}' %}}{{{{ m.role ~ m.content }}}}\
+             {{% endif %}}{{% endfor %}}"
+        )
+    };
+    check(&knows("system"), messages.clone(), "systemasystemc");
+    check(&knows("developer"), messages, "developeradeveloperc");
+}
+
 /// Expected texts are those of Jinja2, in Python.
 #[test]
 fn values_are_what_they_are_in_python() {
