@@ -112,7 +112,7 @@ impl Wishes {
 }
 
 /// Fields that change the text in ways this engine does not know, unless they ask for nothing;
-/// and fields that are for the client's own books.
+/// and fields that are for the client's own books, or a hint that changes no text.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     for name in [
         "audio",
@@ -124,7 +124,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
         "guided_regex",
         "kv_transfer_params",
         "mm_processor_kwargs",
-        "prediction",
         "prompt_embeds",
         "prompt_logprobs",
         "reasoning_effort",
@@ -148,6 +147,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
         fields.value(name);
     }
     fields.value("prompt_cache_key");
+    fields.value("prediction");
     Ok(())
 }
 

@@ -31,7 +31,7 @@ fn everything_wished() {
         "include_stop_str_in_output": true, "skip_special_tokens": false, "priority": -3,
         "speculative": false, "timeout": 1.5, "stream": true, "user": "someone",
         "stream_options": {"include_usage": true, "continuous_usage_stats": true},
-        "cache_salt": "tenant",
+        "cache_salt": "tenant", "prediction": {"type": "content", "content": "a"},
     }))
     .unwrap();
     assert_eq!((wishes.n, wishes.new_max, wishes.seed), (3, Some(9), Some(u64::MAX)));
