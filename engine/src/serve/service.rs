@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{HeaderName, HeaderValue};
-use hyper::{Method, Request, Response};
+use hyper::header::{EXPECT, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, Version};
 use serde_json::{Value, json};
 
 use crate::clock;
@@ -25,6 +26,8 @@ use crate::serve::{chat, completions, tokens};
 
 /// Time for a request's body to arrive.
 const BODY_MAX: Duration = Duration::from_secs(60);
+/// Time for the rest of a body that was refused before it had come.
+const REST_MAX: Duration = Duration::from_secs(10);
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-crossover-ignored-fields");
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -74,14 +77,20 @@ impl Service {
 
     pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let arrival = clock::now();
-        let id = request_id(&request);
-        let found = self.route(request, id.clone(), arrival).await;
-        let mut answer = found.unwrap_or_else(|refusal| {
-            if let Some(ready) = self.ready.get() {
-                ready.metrics.requests.refused.with_label_values(&[refusal.code()]).inc();
+        let (head, mut body) = request.into_parts();
+        let id = request_id(&head);
+        let mut answer = match self.route(&head, &mut body, id.clone(), arrival).await {
+            Ok(answer) => answer,
+            Err(refusal) => {
+                if let Some(ready) = self.ready.get() {
+                    ready.metrics.requests.refused.with_label_values(&[refusal.code()]).inc();
+                }
+                if refusal != Refusal::BodyTooSlow {
+                    take_rest(&head, body).await;
+                }
+                answer::refuse(&refusal)
             }
-            answer::refuse(&refusal)
-        });
+        };
         if let Some(id) = id
             && let Ok(id) = HeaderValue::from_str(&id)
         {
@@ -92,11 +101,12 @@ impl Service {
 
     async fn route(
         &self,
-        request: Request<Incoming>,
+        head: &Parts,
+        body: &mut Incoming,
         id: Option<String>,
         arrival: Instant,
     ) -> Result<Response<Body>, Refusal> {
-        let path = request.uri().path().to_owned();
+        let path = head.uri.path().to_owned();
         let wanted = match path.as_str() {
             "/v1/chat/completions"
             | "/v1/completions"
@@ -109,11 +119,10 @@ impl Service {
             _ if path.starts_with("/v1/models/") => GET,
             _ => return Err(Refusal::UnknownPath { path }),
         };
-        let method = request.method();
-        let is_get = method == Method::GET || method == Method::HEAD;
+        let is_get = head.method == Method::GET || head.method == Method::HEAD;
         match wanted {
             GET if is_get => self.look(&path),
-            POST if method == Method::POST => self.act(request, &path, id, arrival).await,
+            POST if head.method == Method::POST => self.act(body, &path, id, arrival).await,
             _ => Err(Refusal::WrongMethod { allowed: wanted }),
         }
     }
@@ -176,7 +185,7 @@ impl Service {
     /// What needs the model and a body.
     async fn act(
         &self,
-        request: Request<Incoming>,
+        body: &mut Incoming,
         path: &str,
         id: Option<String>,
         arrival: Instant,
@@ -185,24 +194,24 @@ impl Service {
         let pass = self.gate.enter();
         let ready = Arc::clone(self.ready()?);
         match path {
-            CHAT => self.text(ready, request, Call { path: CHAT, id, arrival, pass }).await,
+            CHAT => self.text(ready, body, Call { path: CHAT, id, arrival, pass }).await,
             COMPLETIONS => {
-                self.text(ready, request, Call { path: COMPLETIONS, id, arrival, pass }).await
+                self.text(ready, body, Call { path: COMPLETIONS, id, arrival, pass }).await
             }
             "/tokenize" => {
-                let mut fields = self.fields(request).await?;
+                let mut fields = self.fields(body).await?;
                 let found = tokens::tokenize(&ready, &mut fields).await?;
                 ready.settle(fields)?;
                 Ok(answer::json(&found))
             }
             "/detokenize" => {
-                let mut fields = self.fields(request).await?;
+                let mut fields = self.fields(body).await?;
                 let found = tokens::detokenize(&ready, &mut fields).await?;
                 ready.settle(fields)?;
                 Ok(answer::json(&found))
             }
             "/abort_request" => {
-                let mut fields = self.fields(request).await?;
+                let mut fields = self.fields(body).await?;
                 let given = fields.string("rid")?.or(fields.string("request_id")?);
                 let name = given.ok_or_else(|| fields::missing("rid"))?;
                 ready.settle(fields)?;
@@ -219,12 +228,12 @@ impl Service {
     async fn text(
         &self,
         ready: Arc<Ready>,
-        request: Request<Incoming>,
+        body: &mut Incoming,
         call: Call,
     ) -> Result<Response<Body>, Refusal> {
         let (head, mut record) = call.open(&ready);
         let read = async {
-            let mut fields = self.fields(request).await?;
+            let mut fields = self.fields(body).await?;
             let read: (Order, Box<dyn Shape>) = if call.path == CHAT {
                 let (order, shape) = chat::read(&ready, &mut fields).await?;
                 (order, Box::new(shape))
@@ -246,9 +255,9 @@ impl Service {
         }
     }
 
-    async fn fields(&self, request: Request<Incoming>) -> Result<Fields, Refusal> {
+    async fn fields(&self, body: &mut Incoming) -> Result<Fields, Refusal> {
         let bytes_max = self.options.body_max;
-        let body = Limited::new(request.into_body(), bytes_max).collect();
+        let body = Limited::new(body, bytes_max).collect();
         let body: Bytes = match tokio::time::timeout(BODY_MAX, body).await {
             Err(_) => return Err(Refusal::BodyTooSlow),
             Ok(Ok(body)) => body.to_bytes(),
@@ -286,9 +295,21 @@ impl Call {
 }
 
 /// The client's name for its request, if it gave one that may go into a header.
-fn request_id(request: &Request<Incoming>) -> Option<String> {
-    let id = request.headers().get(REQUEST_ID)?.to_str().ok()?;
+fn request_id(head: &Parts) -> Option<String> {
+    let id = head.headers.get(REQUEST_ID)?.to_str().ok()?;
     (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()).then(|| id.to_owned())
+}
+
+/// Takes what a client still sends that is refused, for a time: a connection that closes with bytes
+/// unread is reset, and that may cost the client its answer. Over HTTP/2 each stream ends by
+/// itself, and a client that asks first whether to send is not to be told that it may.
+async fn take_rest(head: &Parts, mut body: Incoming) {
+    if Version::HTTP_2 <= head.version || head.headers.contains_key(EXPECT) {
+        return;
+    }
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    // Whoever has not sent it by then may miss the answer.
+    let _late = tokio::time::timeout(REST_MAX, rest).await;
 }
 
 /// Tells the client which of its fields had no effect: as many as a header should hold.

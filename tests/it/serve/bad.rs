@@ -162,6 +162,28 @@ async fn a_body_has_a_limit() {
     assert_eq!(page.status, 200);
 }
 
+/// A connection that closes with bytes unread is reset, and the answer may be lost with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_early_may_send_to_the_end() {
+    let service = Service::start(Setup::default()).await;
+    let ask = async |path: &str, more: &str, body: &[u8]| {
+        let mut stream = TcpStream::connect(service.address).await.unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 20000000\r\n{more}");
+        stream.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
+        stream.write_all(body).await.unwrap();
+        let mut status = vec![0; 12];
+        stream.read_exact(&mut status).await.unwrap();
+        String::from_utf8(status).unwrap()
+    };
+    let body = vec![b' '; 20_000_000];
+    for (path, status) in [(COMPLETIONS, 413), ("/v1/nothing", 404), ("/health", 405)] {
+        assert_eq!(ask(path, "", &body).await, format!("HTTP/1.1 {status}"));
+        service.until_idle().await;
+    }
+    // Who asks whether to send is not told to.
+    assert_eq!(ask("/v1/nothing", "expect: 100-continue\r\n", &[]).await, "HTTP/1.1 404");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_that_are_no_http() {
     let service = Service::start(Setup::default()).await;
