@@ -2,8 +2,9 @@
 //
 // The same tiles, slices and order as in `matmul_broad`, for sums in slices whose blocks fill a
 // turn better with 192 outputs x 128 rows. Three groups of four warps multiply 64 outputs each. A
-// block has some slices, which it leaves for those that have the others; or all of them, and what
-// it has so far stays in registers.
+// block has some slices, which it leaves for those that have the others; or two of four, of which
+// it leaves what the other block adds up; or all of them. What these two have so far stays in
+// registers.
 #include "broad.cuh"
 
 #define THREADS 512
@@ -112,9 +113,73 @@ DEV void sum_up(S& s, int units, float (&sums)[ROWS / 2], Ring<S::AS>& a, Ring<S
   barrier_arrive(&s.x_empty[x.before()]);
 }
 
-// The threads that multiply. KEEPS: a block has all slices.
-template <class FORMAT, bool KEEPS> DEV void multiply(Shared<FORMAT>& s, const Matmul& p) {
+// Of the two blocks of a tile the first one has the sum of two slices, `total`, and the second one
+// two more apart. Each adds up half of the rows, and leaves what it has of the others.
+template <class FORMAT>
+DEV void join_halves(const Matmul& p, const Job& job, float (&total)[ROWS / 2],
+                     float (&sums)[ROWS / 2], float2 channels) {
+  const int half = ROWS / 16, tile = job.tile + threadIdx.x / WARP - 4;
+  const bool is_first = part_of_block() == 0;
+  float4* left = (float4*)p.sums + (size_t)job.at * (3 * half * MULTIPLIERS) + threadIdx.x - 128;
+  float4 *third = left + half * MULTIPLIERS, *fourth = third + half * MULTIPLIERS;
+  float4(&some)[2 * half] = *(float4(*)[2 * half]) & total;
+  const float4(&last)[2 * half] = *(const float4(*)[2 * half]) & sums;
+#pragma unroll
+  for (int i = 0; i < half; ++i) {
+    if (is_first) __stcg(left + i * MULTIPLIERS, some[half + i]);
+    else __stcg(third + i * MULTIPLIERS, some[i]), __stcg(fourth + i * MULTIPLIERS, last[i]);
+  }
+  meet<MULTIPLIERS>(p.arrivals + job.at, is_first, 2);
+#pragma unroll
+  for (int i = 0; i < half; ++i) {
+    if (is_first) {
+      const float4 one = __ldcg(third + i * MULTIPLIERS), two = __ldcg(fourth + i * MULTIPLIERS);
+      add(some[i], one), add(some[i], two);
+    } else {
+      float4 all = __ldcg(left + i * MULTIPLIERS);
+      add(all, some[half + i]), add(all, last[half + i]);
+      some[i] = all;
+    }
+    if (i % 4 == 3) __syncwarp();   // no more loads on their way than there are registers
+  }
+  const int row0 = job.row0 + part_of_block() * (ROWS / 2);
+  if (p.rows <= row0) return;
+  const float(&lower)[ROWS / 4] = *(const float(*)[ROWS / 4]) & total;
+  store_ends<FORMAT, ROWS / 2, 8>(p, tile, row0, lower, half, channels);
+}
+
+// The threads that multiply, of a block that has two of four slices. It has one job.
+template <class FORMAT> DEV void multiply_half(Shared<FORMAT>& s, const Matmul& p) {
   typedef Shared<FORMAT> S;
+  Ring<S::AS> a = {0, 0};
+  Ring<S::XS> x = {0, 0};
+  const Job job = job_of(p, blockIdx.y);
+  const int tile = job.tile + threadIdx.x / WARP - 4, units = p.inputs / 64;
+  const float2 channels = channels_of<FORMAT>(p, tile < p.tiles ? tile : 0);
+  float sums[ROWS / 2], total[ROWS / 2];
+#pragma unroll
+  for (int i = 0; i < ROWS / 2; ++i) total[i] = 0.0f;
+#pragma unroll 1
+  for (int slice = job.first; slice < job.first + 2; ++slice) {
+    const int start = slice_start(slice, p.slices, units);
+    const int end = slice_start(slice + 1, p.slices, units);
+    sum_up<FORMAT, 1>(s, end - start, sums, a, x);
+    if (slice == 3) break;   // the last one stays apart
+#pragma unroll
+    for (int i = 0; i < ROWS / 2; ++i) total[i] = __fadd_rn(total[i], sums[i]);
+    hold(total);
+  }
+  wait_for_previous();
+  join_halves<FORMAT>(p, job, total, sums, channels);
+}
+
+// What a block has of a sum: some slices, each of which it leaves; two of four; or all.
+enum Share { SOME, HALF, ALL };
+
+// The threads that multiply.
+template <class FORMAT, Share SHARE> DEV void multiply(Shared<FORMAT>& s, const Matmul& p) {
+  typedef Shared<FORMAT> S;
+  const bool KEEPS = SHARE == ALL;
   Ring<S::AS> a = {0, 0};
   Ring<S::XS> x = {0, 0};
   const int units = p.inputs / 64;
@@ -151,7 +216,7 @@ template <class FORMAT, bool KEEPS> DEV void multiply(Shared<FORMAT>& s, const M
 }
 
 // grid: (parts, tiles or, where there is one part, blocks, 1); block: 512; shared: Shared.
-template <class FORMAT, bool KEEPS> DEV void matmul_tall(const Matmul& p) {
+template <class FORMAT, Share SHARE> DEV void matmul_tall(const Matmul& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   typedef Shared<FORMAT> S;
   S& s = *(S*)memory;
@@ -169,18 +234,20 @@ template <class FORMAT, bool KEEPS> DEV void matmul_tall(const Matmul& p) {
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(160));
     wait_for_x(p);
-    multiply<FORMAT, KEEPS>(s, p);
+    if constexpr (SHARE == HALF) multiply_half<FORMAT>(s, p);
+    else multiply<FORMAT, SHARE>(s, p);
   }
 }
 
-#define TALL(name, FORMAT, KEEPS) \
-  KERNEL __launch_bounds__(THREADS, 1) name(const Matmul p) { matmul_tall<FORMAT, KEEPS>(p); }
+#define TALL(name, FORMAT, SHARE) \
+  KERNEL __launch_bounds__(THREADS, 1) name(const Matmul p) { matmul_tall<FORMAT, SHARE>(p); }
 #else
-#define TALL(name, FORMAT, KEEPS) \
+#define TALL(name, FORMAT, SHARE) \
   KERNEL name(const Matmul p) {}
 #endif
 
-TALL(matmul_tall, Bf16, false)
-TALL(matmul_tall_all, Bf16, true)
-TALL(matmul_tall_fp8, Fp8, false)
-TALL(matmul_tall_fp8_all, Fp8, true)
+TALL(matmul_tall, Bf16, SOME)
+TALL(matmul_tall_half, Bf16, HALF)
+TALL(matmul_tall_all, Bf16, ALL)
+TALL(matmul_tall_fp8, Fp8, SOME)
+TALL(matmul_tall_fp8_all, Fp8, ALL)

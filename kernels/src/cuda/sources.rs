@@ -182,6 +182,7 @@ pub(super) const SOURCES: &[Source] = &[
         "matmul_tall",
         "matmul_tall",
         "matmul_tall_all",
+        "matmul_tall_half",
         "matmul_tall_fp8",
         "matmul_tall_fp8_all"
     ),

@@ -1,6 +1,8 @@
 //! How a product is launched on each of its paths.
 
-use super::path::{AHEAD_BYTES, ALL_ROWS, STREAM_BYTES, Wide, all_bytes, broad_bytes, tall_bytes};
+use super::path::{
+    AHEAD_BYTES, ALL_ROWS, HALVED_SLICES, STREAM_BYTES, Wide, all_bytes, broad_bytes, tall_bytes,
+};
 use super::{Args, BLOCK_OUTPUTS, FEW_MAX, Format, Matrix, Scratch, TILE, UNIT};
 use crate::cuda::{Arg, Device, DeviceError, Grid};
 use crate::ops::whole;
@@ -191,8 +193,13 @@ impl Matrix {
         let mut grid = Grid::new(1, 512);
         grid.blocks = (whole(parts), whole(tiles.min(scratch.multiprocessors)), 1);
         grid.shared_bytes = whole(tall_bytes(self.format));
-        let all = if parts == 1 { "_all" } else { "" };
-        let kernel = format!("matmul_tall{}{all}", self.format.suffix());
+        let share = match (parts, self.format) {
+            (1, _) => "_all",
+            // In 8 bits there are not registers enough.
+            (2, Format::Bf16) if self.slices == HALVED_SLICES => "_half",
+            _ => "",
+        };
+        let kernel = format!("matmul_tall{}{share}", self.format.suffix());
         device.launch(&kernel, grid, &[Arg::value(&args)])
     }
 

@@ -72,6 +72,8 @@ const TALL_ROWS: usize = 128;
 /// Slices that a pair of them adds up, and units of a sum from which it pays.
 const PAIR_SLICES: usize = 4;
 const PAIR_UNITS: usize = 128;
+/// Slices that two such blocks share best: one of them leaves half a slice, the other one.
+pub(super) const HALVED_SLICES: usize = 4;
 /// Units of a slice from which adding it to what a block keeps costs less than wider blocks gain.
 const KEPT_UNITS: usize = 8;
 
@@ -186,8 +188,10 @@ pub(super) fn tall_parts(
     }
     let fits = |parts: &usize| slices.is_multiple_of(*parts) && parts * tiles <= multiprocessors;
     let is_long = PAIR_UNITS <= inputs / UNIT;
-    let fills =
-        |parts: &usize| (is_long || *parts == slices) && 7 * multiprocessors <= 8 * parts * tiles;
+    let fills = |parts: &usize| {
+        let leaves_little = *parts == slices || (*parts, slices) == (2, HALVED_SLICES);
+        (is_long || leaves_little) && 7 * multiprocessors <= 8 * parts * tiles
+    };
     let alone = || {
         let narrow = rows.div_ceil(TALL_ROWS) * outputs.div_ceil(BLOCK_OUTPUTS);
         let [tall, narrow] = [tiles, narrow].map(|it| it.div_ceil(multiprocessors));

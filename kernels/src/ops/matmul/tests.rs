@@ -45,14 +45,14 @@ fn a_block_takes_all_slices_of_256_rows_where_turns_are_saved() {
 #[test]
 fn blocks_of_192_outputs_are_taken_where_they_fill_turns_better() {
     let of = |sizes: (usize, usize), rows: usize| path::tall_parts(sizes, rows, 132);
-    // qkv of 8B: a slice a block; whole sums from 257 rows on, where a turn is saved.
+    // qkv of 8B: a slice a block, or two; whole sums from 257 rows on, where a turn is saved.
     let qkv = [64, 65, 128, 129, 256, 257, 512, 513, 640, 641, 1024].map(|it| of((6144, 4096), it));
-    let wanted = [0, 4, 4, 0, 0, 1, 1, 0, 0, 1, 1];
+    let wanted = [0, 4, 4, 2, 2, 1, 1, 0, 0, 1, 1];
     assert_eq!(qkv.map(|it| it.unwrap_or(0)), wanted);
     // o: its 22 tiles leave a part of the last outputs empty.
-    let o = [128, 512, 513, 768, 769, 1024].map(|it| of((4096, 4096), it));
-    assert_eq!(o.map(|it| it.unwrap_or(0)), [0, 0, 1, 1, 0, 0]);
-    // down: two slices of four each, of long sums alone.
+    let o = [128, 256, 257, 384, 385, 512, 513, 768, 769].map(|it| of((4096, 4096), it));
+    assert_eq!(o.map(|it| it.unwrap_or(0)), [0, 0, 2, 2, 0, 0, 1, 1, 0]);
+    // down: two slices of four each.
     let down = [256, 257, 384, 385, 512, 513, 768].map(|it| of((4096, 14_336), it));
     assert_eq!(down.map(|it| it.unwrap_or(0)), [0, 2, 2, 0, 0, 1, 1]);
     // 1B: qkv, a slice of eight each, then whole sums; down.
