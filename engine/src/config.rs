@@ -10,7 +10,7 @@ use kernels::cuda::Card;
 use crate::config::judge::{Judge, memory, mode};
 use crate::config::raw::Raw;
 use crate::config::words::{
-    activations, address, body_size, device, load_format, log_filter, log_format, names,
+    activations, address, body_size, device, load_format, log_filter, log_format, names, origins,
     quantization, rule, seconds,
 };
 
@@ -20,6 +20,9 @@ pub mod raw;
 mod show;
 pub mod size;
 mod words;
+
+/// Stands for pages of every origin.
+pub const ANY_ORIGIN: &str = "*";
 
 /// Time for a client to begin a request, and for one to send its head.
 const HEAD_MAX: Duration = Duration::from_secs(30);
@@ -144,6 +147,8 @@ pub enum Memory {
 pub struct Serve {
     pub listen: SocketAddr,
     pub unknown_fields: UnknownFields,
+    /// Origins of pages in browsers that may ask and read: none, some, or [`ANY_ORIGIN`].
+    pub allowed_origins: Vec<String>,
     pub body_max: usize,
     pub connections_max: usize,
     /// Time for a client to begin a request, and for one to send its head.
@@ -211,6 +216,8 @@ impl Config {
             judge.error("rows-max", detail);
         }
         let share = if device.is_gpu() { "0.9" } else { "0.25" };
+        let connections_max =
+            judge.whole("connections-max", raw.connections_max, 1024, 1..=1_000_000);
         let config = Self {
             model: model.into(),
             load_format,
@@ -237,14 +244,9 @@ impl Config {
             serve: Serve {
                 listen: judge.parsed("listen", raw.listen, "127.0.0.1:8101", address),
                 unknown_fields: judge.parsed("unknown-fields", raw.unknown_fields, "ignore", rule),
+                allowed_origins: judge.parsed("allowed-origins", raw.allowed_origins, "", origins),
                 body_max: judge.parsed("body-max", raw.body_max, "16MiB", body_size),
-                connections_max: usize::try_from(judge.whole(
-                    "connections-max",
-                    raw.connections_max,
-                    1024,
-                    1..=1_000_000,
-                ))
-                .expect("fits the bound"),
+                connections_max: usize::try_from(connections_max).expect("fits the bound"),
                 head_max: HEAD_MAX,
                 request_max: seconds(judge.whole(
                     "request-seconds-max",

@@ -29,6 +29,7 @@ pub mod chat;
 pub mod choice;
 pub mod completions;
 pub mod connection;
+pub mod cors;
 pub mod fields;
 pub mod gate;
 pub mod generate;

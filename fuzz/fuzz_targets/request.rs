@@ -38,6 +38,7 @@ fn ready() -> Ready {
     let options = Serve {
         listen: "127.0.0.1:0".parse().expect("an address"),
         unknown_fields: UnknownFields::Reject,
+        allowed_origins: Vec::new(),
         body_max: 1 << 20,
         connections_max: 1,
         head_max: Duration::from_secs(30),

@@ -171,6 +171,9 @@ flags! {
     /// What to do with request fields that the engine does not know: ignore or reject
     /// [default: ignore]
     unknown_fields: "RULE",
+    /// Origins of pages in browsers that may ask and read answers, comma-separated, each with its
+    /// scheme, or * for all [default: none]
+    allowed_origins: "ORIGINS",
     /// Largest request body [default: 16MiB]
     body_max: "SIZE",
     /// Open connections; more wait to be accepted [default: 1024]

@@ -58,6 +58,9 @@ impl fmt::Display for Config {
             UnknownFields::Reject => "reject",
         };
         writeln!(f, "unknown-fields = {unknown:?}")?;
+        if !self.serve.allowed_origins.is_empty() {
+            writeln!(f, "allowed-origins = {:?}", self.serve.allowed_origins.join(","))?;
+        }
         writeln!(f, "body-max = {}", self.serve.body_max)?;
         writeln!(f, "connections-max = {}", self.serve.connections_max)?;
         writeln!(f, "request-seconds-max = {}", self.serve.request_max.as_secs())?;

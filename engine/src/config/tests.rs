@@ -34,6 +34,7 @@ fn a_gpu_has_defaults_of_its_own() {
 fn every_mistake_is_reported_at_once() {
     let words = "--mode eagle --running-max 0 --rows-max x --device gpu --activations i4 \
         --listen here --memory 1QB --memory-fraction 2 --unknown-fields drop --body-max 1 \
+        --allowed-origins a/b \
         --context-max 1 --drain-seconds -1 --log-format xml --served-model-name a, \
         --quantization int4 --log a=b=c --calibration c";
     let words = words.replace("--drain-seconds -1", "--drain-seconds=-1");
@@ -49,6 +50,7 @@ fn every_mistake_is_reported_at_once() {
         "memory",
         "unknown-fields",
         "body-max",
+        "allowed-origins",
         "context-max",
         "drain-seconds",
         "log-format",
@@ -87,6 +89,7 @@ fn what_is_printed_gives_the_same_again() {
         "--model m --mode ngram --draft-until 7 --memory 1.5GiB --device cpu:3,0-1",
         "--model a --mode eagle3 --draft d --draft-max 0 --eagle-layers 2,15,27 --log debug \
          --draft-until 4:5,8:3 --simulate-acceptance 0.8,0.75 --served-model-name x,y/z \
+         --allowed-origins https://a.example,http://b:80 \
          --context-max 4096 --activations f32 --log-format json --device cuda:0 \
          --load-format dummy --share-weights /run/weights --quantization fp8",
     ] {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use kernels::cuda::Card;
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Activations, Device, LoadFormat, Quantization, UnknownFields, size};
+use crate::config::{
+    ANY_ORIGIN, Activations, Device, LoadFormat, Quantization, UnknownFields, size,
+};
 
 pub(super) fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
@@ -55,6 +57,19 @@ pub(super) fn names(text: &str) -> Result<Vec<String>, String> {
         return Err("has an empty name".to_owned());
     }
     Ok(names)
+}
+
+/// `*`, or origins as browsers write them: a scheme, a host and perhaps a port.
+pub(super) fn origins(text: &str) -> Result<Vec<String>, String> {
+    let is_origin = |it: &String| {
+        let rest = it.split_once("://").filter(|(scheme, _)| !scheme.is_empty());
+        let is_name = |it: char| it.is_ascii_graphic() && !"/?#@*".contains(it);
+        rest.is_some_and(|(_, host)| !host.is_empty() && host.chars().all(is_name))
+    };
+    let origins = names(text)?;
+    let all = origins.iter().all(|it| it == ANY_ORIGIN || is_origin(it));
+    all.then_some(origins)
+        .ok_or_else(|| "is not * or a list of origins such as https://chat.example".to_owned())
 }
 
 pub(super) fn body_size(text: &str) -> Result<usize, String> {

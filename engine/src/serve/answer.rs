@@ -192,6 +192,11 @@ pub fn refuse(refusal: &Refusal) -> Response<Body> {
     answer
 }
 
+/// Nothing but a status and what is said in headers.
+pub fn empty(status: StatusCode) -> Response<Body> {
+    whole(status, Bytes::new())
+}
+
 pub fn json(value: &Value) -> Response<Body> {
     with_status(StatusCode::OK, "application/json", value.to_string())
 }
@@ -247,10 +252,15 @@ fn with_status(
     content_type: &'static str,
     body: impl Into<Bytes>,
 ) -> Response<Body> {
-    let body = Full::new(body.into()).map_err(|never| match never {});
+    let mut answer = whole(status, body.into());
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+fn whole(status: StatusCode, body: Bytes) -> Response<Body> {
+    let body = Full::new(body).map_err(|never| match never {});
     let mut answer = Response::new(UnsyncBoxBody::new(body));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     answer
 }
 

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::clock;
 use crate::config::Serve;
 use crate::serve::answer::{self, Body, Refusal};
+use crate::serve::cors::Page;
 use crate::serve::fields::{self, Fields};
 use crate::serve::gate::{Gate, Pass};
 use crate::serve::generate::{Order, generate};
@@ -79,7 +80,12 @@ impl Service {
         let arrival = clock::now();
         let (head, mut body) = request.into_parts();
         let id = request_id(&head);
-        let mut answer = match self.route(&head, &mut body, id.clone(), arrival).await {
+        let page = Page::new(&self.options.allowed_origins, &head.headers);
+        let routed = match page.preflight(&head) {
+            Some(answer) => Ok(answer),
+            None => self.route(&head, &mut body, id.clone(), arrival).await,
+        };
+        let mut answer = match routed {
             Ok(answer) => answer,
             Err(refusal) => {
                 if let Some(ready) = self.ready.get() {
@@ -96,6 +102,7 @@ impl Service {
         {
             answer.headers_mut().insert(REQUEST_ID, id);
         }
+        page.mark(answer.headers_mut());
         answer
     }
 

@@ -18,6 +18,49 @@ use tokio::task::JoinSet;
 use crate::serve::asking::{COMPLETIONS, long_text, paced, with};
 use crate::serve::fixture::{Answer, Service, Setup, send};
 
+/// What a browser is told of a page of this origin: the status of its preflight, and who may read a
+/// text and a refusal.
+async fn told(allowed: &[&str], origin: &str) -> (u16, [Option<String>; 2]) {
+    let allowed_origins = allowed.iter().map(|it| (*it).to_owned()).collect();
+    let serve = Serve { allowed_origins, ..Setup::default().serve };
+    let service = Service::start(Setup { serve, ..Setup::default() }).await;
+    let of_page = |method, body: &'static str| {
+        let asked = Request::builder().method(method).uri(COMPLETIONS).header("origin", origin);
+        let asked = asked
+            .header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "authorization,content-type");
+        asked.body(Full::new(Bytes::from(body))).unwrap()
+    };
+    let preflight = send(service.address, of_page("OPTIONS", "")).await;
+    if preflight.status == 204 {
+        let headers = &preflight.headers["access-control-allow-headers"];
+        assert_eq!(headers, "authorization,content-type");
+        assert_eq!(preflight.headers["access-control-allow-methods"], "GET, HEAD, POST");
+    }
+    let mut readers = [None, None];
+    let bodies = [(r#"{"prompt": "a", "max_tokens": 1}"#, 200), (r#"{"prompt": 1.5}"#, 400)];
+    for (reader, (body, status)) in readers.iter_mut().zip(bodies) {
+        let answer = send(service.address, of_page("POST", body)).await;
+        assert_eq!(answer.status, status);
+        let found = answer.headers.get("access-control-allow-origin");
+        *reader = found.map(|it| it.to_str().unwrap().to_owned());
+        let varies = answer.headers.get("vary").is_some_and(|it| it == "origin");
+        assert_eq!(varies, !allowed.is_empty() && allowed != ["*"]);
+    }
+    (preflight.status, readers)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_allowed_origins_may_ask_and_read() {
+    let page = "https://chat.example";
+    let both = |it: &str| [Some(it.to_owned()), Some(it.to_owned())];
+    assert_eq!(told(&[], page).await, (405, [None, None]));
+    assert_eq!(told(&["*"], page).await, (204, both("*")));
+    assert_eq!(told(&["http://a", page], page).await, (204, both(page)));
+    assert_eq!(told(&[page], "https://chat.example.evil").await, (405, [None, None]));
+    assert_eq!(told(&[page], "null").await, (405, [None, None]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_in_mid_stream_frees_its_pages() {
     let service = Service::start(paced()).await;

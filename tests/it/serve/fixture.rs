@@ -45,6 +45,7 @@ impl Default for Setup {
         let serve = Serve {
             listen: "127.0.0.1:0".parse().unwrap(),
             unknown_fields: UnknownFields::Ignore,
+            allowed_origins: Vec::new(),
             body_max: 64 << 10,
             connections_max: 64,
             head_max: Duration::from_secs(30),
